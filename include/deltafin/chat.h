@@ -1,0 +1,76 @@
+// Kimi K3's chat format: an OpenAI chat request to prompt segments and ids, and the model's output
+// back to reasoning, answer and tool calls (spec 6.4 - 6.6).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "deltafin/tokenizer.h"
+#include "deltafin/types.h"
+
+namespace deltafin {
+
+enum class ReasoningEffort : uint8_t { kNone, kLow, kHigh, kMax };
+
+// A piece of a prompt. Every segment is encoded by itself; the ids are concatenated.
+struct Segment {
+  std::string text;
+  Specials specials = Specials::kPlain;
+};
+
+struct RenderedChat {
+  std::vector<Segment> segments;
+  bool thinking = true;  // the prompt ends inside <think>; else inside <response>
+
+  std::string Text() const;
+  std::vector<TokenId> Encode(const Tokenizer& tokenizer) const;
+};
+
+// Renders the JSON text of an OpenAI chat request: `messages` (required), `tools`, `tool_choice`,
+// `reasoning_effort` (none, low, high, max; absent: max), `response_format`, and `thinking` (bool,
+// default true). Other fields are ignored. Throws Error(kInvalidArgument) naming the field.
+RenderedChat RenderChat(std::string_view request_json);
+
+// A conversation without JSON, for the command line.
+struct SimpleChat {
+  std::string system;  // may be empty
+  std::string user;
+  ReasoningEffort effort = ReasoningEffort::kMax;
+  bool thinking = true;
+};
+RenderedChat RenderSimpleChat(const SimpleChat& chat);
+
+struct ToolCall {
+  int index = 0;          // the position among the calls of this message, from 0
+  std::string name;
+  std::string arguments;  // JSON text of an object; raw text when the model wrote invalid JSON
+};
+
+// What a piece of output adds.
+struct ChatDelta {
+  std::string reasoning;
+  std::string content;
+  std::vector<ToolCall> finished_calls;
+
+  bool empty() const { return reasoning.empty() && content.empty() && finished_calls.empty(); }
+};
+
+// Splits generated ids while they come. Matches on ids: the spelling of a marker inside an answer is
+// ordinary text. Not thread-safe.
+class ChatParser {
+ public:
+  // `thinking`: as RenderedChat says.
+  static std::unique_ptr<ChatParser> Create(const Tokenizer& tokenizer, bool thinking);
+  virtual ~ChatParser() = default;
+  virtual ChatDelta Push(TokenId id) = 0;
+  // The end of the generation, whatever state it is in: text that was held back comes out; a call
+  // that is not complete is dropped.
+  virtual ChatDelta Finish() = 0;
+  // The model closed its message.
+  virtual bool message_ended() const = 0;
+};
+
+}  // namespace deltafin

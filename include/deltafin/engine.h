@@ -1,0 +1,67 @@
+// Opens a model. Everything an application needs of it besides sessions (session.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "deltafin/error.h"
+#include "deltafin/tokenizer.h"
+#include "deltafin/types.h"
+
+namespace deltafin {
+
+class Session;
+
+struct EngineOptions {
+  std::string model_dir;
+  int threads = 0;        // 0: every processor this process may use
+  uint64_t ram_bytes = 0; // 0: what the machine and its cgroups allow, less a reserve
+  CacheFormat cache_format = CacheFormat::kF32;
+  std::string cpu_isa;    // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
+};
+
+// A row of the memory plan.
+struct PlanLine {
+  std::string what;
+  uint64_t bytes = 0;
+  std::string note;
+};
+
+struct ModelInfo {
+  std::string dir;
+  std::string name;  // last part of the path
+  int64_t num_layers = 0;
+  int64_t num_mla_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t vocab_size = 0;
+  int64_t num_experts = 0;
+  int64_t experts_per_token = 0;
+  int64_t max_context_tokens = 0;
+  uint64_t total_bytes = 0;   // of the shards
+  uint64_t spine_bytes = 0;   // of text
+  uint64_t expert_bytes = 0;  // of one expert
+  uint64_t bytes_per_token = 0;  // weights that one decoded token touches
+  int num_shards = 0;
+};
+
+// Immutable after Open. Thread-safe, but sessions of one engine run one at a time.
+class Engine {
+ public:
+  // Throws Error: see error.h.
+  static std::unique_ptr<Engine> Open(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual const ModelInfo& info() const = 0;
+  virtual const Tokenizer& tokenizer() const = 0;
+  // Tokens that end a generation: end of message, and [EOS] where the vocabulary has it.
+  virtual const std::vector<TokenId>& stop_tokens() const = 0;
+  // One or two lines for people: model, spine, device, threads, RAM, numerics.
+  virtual std::vector<std::string> Describe() const = 0;
+  virtual std::vector<PlanLine> plan() const = 0;
+  // An empty timeline. The engine must outlive it.
+  virtual std::unique_ptr<Session> NewSession() = 0;
+};
+
+}  // namespace deltafin

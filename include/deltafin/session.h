@@ -1,0 +1,66 @@
+// One mutable token timeline with its state.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "deltafin/engine.h"
+#include "deltafin/types.h"
+
+namespace deltafin {
+
+// A copy of a session's state. Opaque; restores only into sessions of the same engine.
+class Snapshot {
+ public:
+  virtual ~Snapshot() = default;
+  virtual uint64_t size_bytes() const = 0;
+  virtual int64_t num_tokens() const = 0;
+};
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 0;
+  bool stop_at_stop_tokens = true;
+  // Called for every token as it comes, stop tokens included. Return false to cancel.
+  std::function<bool(TokenId)> on_token;
+  // Asked between layers; return true to cancel.
+  std::function<bool()> cancelled;
+};
+
+struct GenerateResult {
+  std::vector<TokenId> tokens;  // a stop token that ended it is the last one
+  FinishReason finish_reason = FinishReason::kLength;
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // of the tokens after the first
+};
+
+// Not thread-safe.
+class Session {
+ public:
+  virtual ~Session() = default;
+
+  virtual const std::vector<TokenId>& tokens() const = 0;
+
+  // Appends tokens, at most `chunk` positions per pass (0: all at once as far as memory allows). If
+  // `logits` is set it is called with each position's logits [vocab_size], in order; else only the
+  // last position's are computed. `cancelled` as in GenerateOptions: then Error(kCancelled), and the
+  // session must be restored from a snapshot or dropped.
+  virtual void Append(std::span<const TokenId> tokens, int64_t chunk,
+                      const std::function<void(int64_t position, std::span<const float>)>& logits,
+                      const std::function<bool()>& cancelled) = 0;
+  // Logits after the last token. Requires at least one token.
+  virtual std::span<const float> last_logits() const = 0;
+
+  // Appends `prompt` and then the greedy choice (lowest id on ties) until a stop token,
+  // max_new_tokens or cancellation. The last token generated is part of tokens(), not yet of the
+  // state. prompt must not be empty when the session is.
+  virtual GenerateResult Generate(std::span<const TokenId> prompt,
+                                  const GenerateOptions& options) = 0;
+
+  virtual std::unique_ptr<Snapshot> Save() const = 0;
+  virtual void Restore(const Snapshot& snapshot) = 0;
+};
+
+}  // namespace deltafin

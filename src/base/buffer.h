@@ -1,0 +1,50 @@
+// Aligned memory that is owned and not initialised on every resize.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "base/check.h"
+
+namespace deltafin {
+
+// A block of `size` objects of a trivial type at a multiple of 64 bytes (a cache line and the widest
+// vector). Zero-filled. Throws std::bad_alloc.
+template <class T, size_t kAlignment = 64>
+class AlignedBuffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(size_t size) : size_(size) {
+    if (size == 0) return;
+    const size_t bytes = (size * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    void* p = std::aligned_alloc(kAlignment, bytes);
+    if (p == nullptr) throw std::bad_alloc();
+    __builtin_memset(p, 0, bytes);
+    data_.reset(static_cast<T*>(p));
+  }
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  size_t size_bytes() const { return size_ * sizeof(T); }
+  bool empty() const { return size_ == 0; }
+  T& operator[](size_t i) { return data_.get()[i]; }
+  const T& operator[](size_t i) const { return data_.get()[i]; }
+  T* begin() { return data(); }
+  T* end() { return data() + size_; }
+  const T* begin() const { return data(); }
+  const T* end() const { return data() + size_; }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { std::free(p); }
+  };
+  std::unique_ptr<T, Free> data_;
+  size_t size_ = 0;
+};
+
+}  // namespace deltafin

@@ -1,0 +1,38 @@
+// The one pool of compute threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace deltafin {
+
+// Persistent worker threads that run one parallel loop at a time.
+// Thread-safe: ParallelFor may be called from one thread at a time only (the scheduler thread).
+class ThreadPool {
+ public:
+  // `num_threads` counts the caller, which works too; 1 means no worker at all. At least 1.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const;
+
+  // Calls body(begin, end) for disjoint ranges that cover [0, count) once, each but the last a
+  // multiple of `grain` long and starting at a multiple of it. How the ranges are cut may differ
+  // from call to call: a result must not depend on it. Runs inline when count <= grain.
+  // `body` must not throw. Returns when all ranges are done.
+  void ParallelFor(int64_t count, int64_t grain,
+                   const std::function<void(int64_t begin, int64_t end)>& body);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Processors that this process may use: the affinity mask, capped by the cgroup CPU quota (v1 and
+// v2), at least 1.
+int UsableProcessors();
+
+}  // namespace deltafin

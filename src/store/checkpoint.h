@@ -1,0 +1,62 @@
+// A model folder: its configuration and where every tensor lies. Reads no weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/file.h"
+#include "io/safetensors.h"
+#include "device/matrix.h"
+#include "store/layout.h"
+#include "store/model_config.h"
+
+namespace deltafin {
+
+// Bytes [offset, offset + bytes) of shard number `shard`.
+struct Extent {
+  uint32_t shard = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// Immutable after Open. Thread-safe.
+class Checkpoint {
+ public:
+  // Reads config.json, the index and every shard's header, and checks all of it against the layout:
+  // every text tensor present once, with the right dtype and shape, where the index says it is, and
+  // the six tensors of an expert back to back as one span. Throws Error naming file, tensor,
+  // expected and got. Tensors that text does not use (vision) are ignored.
+  static std::unique_ptr<Checkpoint> Open(FileSystem& fs, const std::string& dir);
+
+  const std::string& dir() const { return dir_; }
+  const ModelConfig& config() const { return config_; }
+
+  size_t num_shards() const { return files_.size(); }
+  const ReadableFile& file(uint32_t shard) const { return *files_[shard]; }
+  uint64_t total_bytes() const { return total_bytes_; }  // of all shard files
+
+  // Where a tensor lies; the dtype and shape are those of its spec. Throws Error(kNotFound).
+  Extent Find(const TensorSpec& spec) const;
+  // The span of an expert: 6 tensors back to back.
+  Extent ExpertSpan(int64_t layer, int64_t expert) const;
+  // Bytes of every span; the same for all experts.
+  uint64_t expert_bytes() const { return expert_bytes_; }
+  // The parts of a span: views of `span`, which holds expert_bytes() bytes.
+  ExpertWeights ViewExpert(const std::byte* span) const;
+
+ private:
+  Checkpoint() = default;
+
+  std::string dir_;
+  ModelConfig config_;
+  std::vector<std::unique_ptr<ReadableFile>> files_;
+  std::vector<SafetensorsHeader> headers_;  // [num_shards]
+  std::vector<Extent> expert_spans_;        // [num_layers, num_experts]; empty for dense layers
+  uint64_t expert_bytes_ = 0;
+  uint64_t total_bytes_ = 0;
+};
+
+}  // namespace deltafin

@@ -1,0 +1,104 @@
+// Which tensors a Kimi K3 checkpoint has: names, dtypes, shapes, and the order in which the forward
+// pass uses them (spec section 2).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/safetensors.h"
+#include "store/model_config.h"
+
+namespace deltafin {
+
+// Small tensors of a layer. The store widens them to fp32 once, when it reads them.
+enum class SpineVector : uint8_t {
+  kInputNorm,
+  kPostAttentionNorm,
+  kAttnResQuery,  // self_attention_res_norm * self_attention_res_proj
+  kMlpResQuery,   // mlp_res_norm * mlp_res_proj
+  // KDA
+  kQConv,
+  kKConv,
+  kVConv,  // [channels, 4]
+  kALog,   // [heads]; the checkpoint may pad it
+  kDtBias,
+  kONorm,
+  // MLA
+  kQaNorm,
+  kKvaNorm,
+  // MoE
+  kRouterBias,
+  kRoutedNorm,
+  // top
+  kFinalNorm,
+  kOutputResQuery,  // output_attn_res_norm * output_attn_res_proj
+  kCount,
+};
+
+// Matrices of the spine. Within a layer they are used in the order of this list.
+enum class SpineMatrix : uint8_t {
+  // KDA
+  kQProj,
+  kKProj,
+  kVProj,
+  kFaProj,
+  kFbProj,
+  kBProj,
+  // MLA
+  kQaProj,
+  kQbProj,
+  kKvaProj,
+  kKvbProj,
+  // both
+  kGProj,
+  kOProj,
+  // dense MLP
+  kDenseGate,
+  kDenseUp,
+  kDenseDown,
+  // MoE
+  kRouter,
+  kRoutedDown,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kRoutedUp,
+  // top
+  kLmHead,
+  kCount,
+};
+
+// One tensor that must exist, with what it must be.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kBf16;
+  TensorShape shape;
+};
+
+struct MatrixSpec {
+  SpineMatrix id = SpineMatrix::kQProj;
+  TensorSpec tensor;
+};
+
+// A small tensor, or a norm and the projection folded with it (`second`, empty name if none).
+struct VectorSpec {
+  SpineVector id = SpineVector::kInputNorm;
+  TensorSpec tensor;
+  TensorSpec second;
+  int64_t size = 0;  // values in RAM (A_log: heads, whatever the file pads)
+};
+
+struct LayerLayout {
+  std::vector<VectorSpec> vectors;
+  std::vector<MatrixSpec> matrices;  // in order of use
+};
+
+LayerLayout LayoutOfLayer(const ModelConfig& config, int64_t layer);
+// Final norm, output residual query, lm_head.
+LayerLayout LayoutOfTop(const ModelConfig& config);
+TensorSpec LayoutOfEmbedding(const ModelConfig& config);
+// w1 packed, w1 scale, w2 packed, w2 scale, w3 packed, w3 scale: the order of a span (spec 2.4).
+std::vector<TensorSpec> LayoutOfExpert(const ModelConfig& config, int64_t layer, int64_t expert);
+
+}  // namespace deltafin

@@ -1,0 +1,45 @@
+// The spine: all weights but the routed experts, handed out layer by layer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "deltafin/types.h"
+#include "device/matrix.h"
+#include "store/checkpoint.h"
+
+namespace deltafin {
+
+// One layer's spine (or the top's: final norm and head), held in RAM as far as the store chose to.
+// Use the matrices in the order of SpineMatrix, each once per lease: a streaming store reads ahead in
+// that order. Everything a lease hands out is valid until the lease ends, except pieces.
+// Not thread-safe.
+class SpineLease {
+ public:
+  virtual ~SpineLease() = default;
+  // fp32, host.
+  virtual const float* Vector(SpineVector id) = 0;
+  // Calls use(first_row, rows) for consecutive row ranges that cover the matrix, waiting for each to
+  // arrive. The view is valid during the call only. Throws Error when a read fails.
+  virtual void ForEachPiece(
+      SpineMatrix id, const std::function<void(int64_t first_row, const Matrix& rows)>& use) = 0;
+  // The whole matrix at once (for the one that is used twice: kv_b).
+  virtual Matrix Whole(SpineMatrix id) = 0;
+};
+
+// Thread-safe: one thread takes leases. At most one lease at a time.
+class SpineStore {
+ public:
+  virtual ~SpineStore() = default;
+  // Layer 0 .. num_layers - 1, or num_layers for the top. Throws Error when a read fails.
+  virtual std::unique_ptr<SpineLease> Acquire(int64_t layer) = 0;
+  // The rows of the embedding, widened: out is host [tokens.size(), hidden_size].
+  virtual void ReadEmbeddings(std::span<const TokenId> tokens, float* out) = 0;
+};
+
+// Keeps the whole spine in RAM after its first use. `checkpoint` must outlive the store.
+std::unique_ptr<SpineStore> MakeResidentSpineStore(const Checkpoint& checkpoint);
+
+}  // namespace deltafin
