@@ -1,14 +1,14 @@
 // The operators of Kimi K3: everything that the forward pass asks of a backend.
 //
 // Shapes: n positions; activations are fp32, row-major, rows contiguous unless a stride is named.
-// Pointers to activations are *device addresses* got from Allocate (arithmetic on them is fine, only
-// the device dereferences them); pointers named host_* and all weights are host memory.
-// In place: an output may be the same pointer as an input only where the comment says so.
-// Numerics: docs/numerics.md defines the order of operations of every operator. The result for one
-// position never depends on n, on the other positions, or on how many threads there are.
-// Threads: one caller at a time. Errors: allocation throws Error(kOutOfMemory); operators do not
-// fail on a CPU, and throw Error on a device that was lost. Shapes are the caller's duty (DF_CHECK).
-// Operators may run asynchronously; ToHost, RouterTopK and Synchronize wait for what came before.
+// Pointers to activations are *device addresses* got from Allocate (arithmetic on them is fine,
+// only the device dereferences them); pointers named host_* and all weights are host memory. In
+// place: an output may be the same pointer as an input only where the comment says so. Numerics:
+// docs/numerics.md defines the order of operations of every operator. The result for one position
+// never depends on n, on the other positions, or on how many threads there are. Threads: one caller
+// at a time. Errors: allocation throws Error(kOutOfMemory); operators do not fail on a CPU, and
+// throw Error on a device that was lost. Shapes are the caller's duty (DF_CHECK). Operators may run
+// asynchronously; ToHost, RouterTopK and Synchronize wait for what came before.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +54,8 @@ struct LatentCacheView {
   CacheFormat format = CacheFormat::kF32;
 };
 
-// The attention walks the cache in blocks of this many tokens, counted from token 0 of the sequence.
+// The attention walks the cache in blocks of this many tokens, counted from token 0 of the
+// sequence.
 inline constexpr int64_t kAttentionBlock = 64;
 
 struct MlaShape {
@@ -92,9 +93,10 @@ class Device {
   virtual void MatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n) = 0;
   // dst[i] += src[i].
   virtual void Add(float* dst, const float* src, int64_t count) = 0;
-  // y = w * x / sqrt(mean(x^2) + eps) for n rows of `dim`. y may be x. Spec 3.
+  // y = w * x / sqrt(mean(x^2) + eps) for n rows of `dim`, which start `stride` floats apart in
+  // both x and y. y may be x. Spec 3.
   virtual void RmsNorm(float* y, const float* x, const float* host_w, int64_t n, int64_t dim,
-                       float eps) = 0;
+                       int64_t stride, float eps) = 0;
   // Attention residuals (spec 3.1): out[p] = sum_i softmax_i(s_i) V_i[p] over the sources
   // snapshots[0..num_snapshots) (each [n, dim], `snapshot_stride` floats apart) and then prefix
   // [n, dim]; s_i = dot(V_i, host_query) / sqrt(mean(V_i^2) + eps), where host_query[d] is

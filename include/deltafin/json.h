@@ -1,0 +1,19 @@
+// JSON for everything that is not huge. The only place that includes nlohmann.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "deltafin/error.h"
+
+namespace deltafin {
+
+// Objects keep the order in which their keys were written (tool declarations depend on it).
+using Json = nlohmann::ordered_json;
+
+// Parses a document, at most `max_depth` levels deep. `name` is what messages call it. Duplicate
+// keys: the last one wins. Throws Error(kCorrupt) with line and column.
+Json ParseJson(std::string_view text, const std::string& name, int max_depth = 64);
+
+}  // namespace deltafin
