@@ -22,9 +22,16 @@ class ThreadPool {
   // Calls body(begin, end) for disjoint ranges that cover [0, count) once, each but the last a
   // multiple of `grain` long and starting at a multiple of it. How the ranges are cut may differ
   // from call to call: a result must not depend on it. Runs inline when count <= grain.
-  // `body` must not throw. Returns when all ranges are done.
-  void ParallelFor(int64_t count, int64_t grain,
-                   const std::function<void(int64_t begin, int64_t end)>& body);
+  // `body` must not throw (that ends the process) and must not call ParallelFor. Returns when all
+  // ranges are done. Does not allocate.
+  using Body = std::function<void(int64_t begin, int64_t end)>;
+  void ParallelFor(int64_t count, int64_t grain, const Body& body) noexcept;
+
+  // The same for a lambda, which is called where it is: a std::function would put it on the heap.
+  template <class Lambda>
+  void ParallelFor(int64_t count, int64_t grain, const Lambda& body) noexcept {
+    ParallelFor(count, grain, Body(std::cref(body)));
+  }
 
  private:
   class Impl;

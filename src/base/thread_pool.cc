@@ -1,0 +1,188 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "base/cgroup.h"
+#include "base/check.h"
+
+namespace deltafin {
+namespace {
+
+void CpuRelax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+// Operators follow each other within microseconds, a sleeping thread needs 5 to 50 to wake: so a
+// thread looks for a moment before it sleeps. No longer, because it may be in the way of the very
+// thread that it waits for (another process on one of two cores).
+constexpr std::chrono::microseconds kSpin{5};
+
+// True as soon as `ready()`; false when the moment is over.
+template <class Ready>
+bool SpinUntil(Ready ready) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready()) return true;
+      CpuRelax();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+}  // namespace
+
+// One loop at a time. Its chunks are claimed one by one from `unclaimed_` by whoever has time, the
+// caller among them, and the caller returns when all claimed chunks are done: a worker that the
+// system does not run delays nothing unless it holds a chunk. The plain fields of the loop are read
+// only by a thread that holds a chunk, so they cannot change under it, however late it woke up.
+class ThreadPool::Impl {
+ public:
+  explicit Impl(int num_threads) {
+    DF_CHECK(num_threads >= 1);
+    workers_.reserve(static_cast<size_t>(num_threads - 1));
+    try {
+      for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { Work(); });
+    } catch (...) {  // std::system_error: the system gives no more threads
+      Stop();
+      throw;
+    }
+  }
+
+  ~Impl() { Stop(); }
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  void Run(int64_t count, int64_t grain, const Body& body) noexcept {
+    const int64_t chunks = (count - 1) / grain + 1;
+    DF_CHECK(chunks <= std::numeric_limits<uint32_t>::max());
+    DF_CHECK(
+        !running_.exchange(true, std::memory_order_acquire));  // one caller at a time, no nesting
+    body_ = &body;
+    count_ = count;
+    grain_ = grain;
+    chunks_ = static_cast<uint32_t>(chunks);
+    unfinished_.store(chunks_, std::memory_order_relaxed);
+    unclaimed_.store(chunks_, std::memory_order_release);
+    WakeWorkers(std::min<int64_t>(chunks - 1, static_cast<int64_t>(workers_.size())));
+    WorkOnChunks();
+    WaitUntilFinished();
+    running_.store(false, std::memory_order_release);
+  }
+
+ private:
+  void WakeWorkers(int64_t how_many) {
+    wake_.fetch_add(1, std::memory_order_release);
+    if (how_many == static_cast<int64_t>(workers_.size())) {
+      wake_.notify_all();
+    } else {
+      for (int64_t i = 0; i < how_many; ++i) wake_.notify_one();
+    }
+  }
+
+  // Claims and runs chunks until none is left.
+  void WorkOnChunks() noexcept {
+    uint32_t left = unclaimed_.load(std::memory_order_relaxed);
+    while (left > 0) {
+      if (!unclaimed_.compare_exchange_weak(left, left - 1, std::memory_order_acquire,
+                                            std::memory_order_relaxed)) {
+        continue;
+      }
+      const int64_t begin = int64_t{chunks_ - left} * grain_;
+      (*body_)(begin, std::min(begin + grain_, count_));
+      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+      left = unclaimed_.load(std::memory_order_relaxed);
+    }
+  }
+
+  void WaitUntilFinished() {
+    const auto finished = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
+    if (SpinUntil(finished)) return;
+    for (uint32_t left = unfinished_.load(std::memory_order_acquire); left != 0;
+         left = unfinished_.load(std::memory_order_acquire)) {
+      unfinished_.wait(left, std::memory_order_acquire);
+    }
+  }
+
+  void Work() noexcept {
+    uint32_t seen = 0;
+    while (true) {
+      const auto woken = [&] { return wake_.load(std::memory_order_acquire) != seen; };
+      if (!SpinUntil(woken)) wake_.wait(seen, std::memory_order_acquire);
+      seen = wake_.load(std::memory_order_acquire);
+      if (stop_.load(std::memory_order_relaxed)) return;
+      WorkOnChunks();
+    }
+  }
+
+  void Stop() noexcept {
+    stop_.store(true, std::memory_order_relaxed);
+    WakeWorkers(static_cast<int64_t>(workers_.size()));
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  std::vector<std::thread> workers_;
+  const Body* body_ = nullptr;
+  int64_t count_ = 0;
+  int64_t grain_ = 1;
+  uint32_t chunks_ = 0;
+  std::atomic<bool> running_{false};
+  std::atomic<bool> stop_{false};
+  // Apart from each other: every thread writes the first two, sleepers look at the third.
+  alignas(64) std::atomic<uint32_t> unclaimed_{0};
+  alignas(64) std::atomic<uint32_t> unfinished_{0};
+  alignas(64) std::atomic<uint32_t> wake_{0};
+};
+
+ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
+ThreadPool::~ThreadPool() = default;
+
+int ThreadPool::num_threads() const { return impl_->num_threads(); }
+
+void ThreadPool::ParallelFor(int64_t count, int64_t grain, const Body& body) noexcept {
+  DF_CHECK(grain >= 1);
+  if (count <= 0) return;
+  if (count <= grain) return body(0, count);
+  impl_->Run(count, grain, body);
+}
+
+namespace {
+
+int AffinityProcessors() {
+  // The kernel refuses a mask that is smaller than its own.
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
+    cpu_set_t* const set = CPU_ALLOC(static_cast<size_t>(cpus));
+    if (set == nullptr) break;
+    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cpus));
+    const int result = sched_getaffinity(0, bytes, set);
+    const int error = errno;
+    const int count = result == 0 ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (result == 0) return std::max(1, count);
+    if (error != EINVAL) break;
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+int UsableProcessors() {
+  const int processors = AffinityProcessors();
+  const double quota = std::ceil(CgroupCpuQuota());  // rounded up: a half is time that we may use
+  return quota < processors ? std::max(1, static_cast<int>(quota)) : processors;
+}
+
+}  // namespace deltafin
