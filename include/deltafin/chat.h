@@ -44,7 +44,7 @@ struct SimpleChat {
 RenderedChat RenderSimpleChat(const SimpleChat& chat);
 
 struct ToolCall {
-  int index = 0;          // the position among the calls of this message, from 0
+  int index = 0;  // the position among the calls of this message, from 0
   std::string name;
   std::string arguments;  // JSON text of an object; raw text when the model wrote invalid JSON
 };
@@ -58,8 +58,8 @@ struct ChatDelta {
   bool empty() const { return reasoning.empty() && content.empty() && finished_calls.empty(); }
 };
 
-// Splits generated ids while they come. Matches on ids: the spelling of a marker inside an answer is
-// ordinary text. Not thread-safe.
+// Splits generated ids while they come. Matches on ids: the spelling of a marker inside an answer
+// is ordinary text. Not thread-safe.
 class ChatParser {
  public:
   // `thinking`: as RenderedChat says.

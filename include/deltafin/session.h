@@ -45,8 +45,8 @@ class Session {
 
   // Appends tokens, at most `chunk` positions per pass (0: all at once as far as memory allows). If
   // `logits` is set it is called with each position's logits [vocab_size], in order; else only the
-  // last position's are computed. `cancelled` as in GenerateOptions: then Error(kCancelled), and the
-  // session must be restored from a snapshot or dropped.
+  // last position's are computed. `cancelled` as in GenerateOptions: then Error(kCancelled), and
+  // the session must be restored from a snapshot or dropped.
   virtual void Append(std::span<const TokenId> tokens, int64_t chunk,
                       const std::function<void(int64_t position, std::span<const float>)>& logits,
                       const std::function<bool()>& cancelled) = 0;
