@@ -1,20 +1,14 @@
 // The operators of Kimi K3: everything that the forward pass asks of a backend.
 //
 // Shapes: n positions; activations are fp32, row-major, rows contiguous unless a stride is named.
-//
-// Pointers to activations are *device addresses* got from Allocate (arithmetic on them is fine,
-// only the device dereferences them); pointers named host_* and all weights are host memory.
-//
+// Pointers to activations are *device addresses* got from Allocate (arithmetic on them is fine, only
+// the device dereferences them); pointers named host_* and all weights are host memory.
 // In place: an output may be the same pointer as an input only where the comment says so.
-//
 // Numerics: docs/numerics.md defines the order of operations of every operator. The result for one
 // position never depends on n, on the other positions, or on how many threads there are.
-//
-// Threads: one caller at a time. Operators may run asynchronously; ToHost, RouterTopK and
-// Synchronize wait for what came before.
-//
-// Errors: allocation throws Error(kOutOfMemory); operators do not fail on a CPU, and throw Error on
-// a device that was lost. Shapes are the caller's duty (DF_CHECK).
+// Threads: one caller at a time. Errors: allocation throws Error(kOutOfMemory); operators do not
+// fail on a CPU, and throw Error on a device that was lost. Shapes are the caller's duty (DF_CHECK).
+// Operators may run asynchronously; ToHost, RouterTopK and Synchronize wait for what came before.
 #pragma once
 
 #include <cstddef>
@@ -60,8 +54,7 @@ struct LatentCacheView {
   CacheFormat format = CacheFormat::kF32;
 };
 
-// The attention walks the cache in blocks of this many tokens, counted from token 0 of the
-// sequence.
+// The attention walks the cache in blocks of this many tokens, counted from token 0 of the sequence.
 inline constexpr int64_t kAttentionBlock = 64;
 
 struct MlaShape {

@@ -20,7 +20,7 @@ class ShardIndex {
 
   size_t num_tensors() const { return shard_of_.size(); }
   const std::vector<std::string>& shards() const { return shards_; }  // sorted
-  uint64_t total_size() const { return total_size_; }  // metadata.total_size, 0 if absent
+  uint64_t total_size() const { return total_size_; }                 // metadata.total_size, 0 if absent
   std::string_view tensor(size_t i) const;
   size_t shard(size_t i) const { return shard_of_[i]; }
   // Index into shards(), or -1 when the tensor is not listed.

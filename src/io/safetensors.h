@@ -10,21 +10,7 @@
 
 namespace deltafin {
 
-enum class DType : uint8_t {
-  kBool,
-  kU8,
-  kI8,
-  kI16,
-  kU16,
-  kF16,
-  kBf16,
-  kI32,
-  kU32,
-  kF32,
-  kF64,
-  kI64,
-  kU64
-};
+enum class DType : uint8_t { kBool, kU8, kI8, kI16, kU16, kF16, kBf16, kI32, kU32, kF32, kF64, kI64, kU64 };
 
 std::string_view DTypeName(DType dtype);  // as written in the header: "BF16"
 int64_t DTypeBytes(DType dtype);
@@ -54,8 +40,7 @@ class SafetensorsHeader {
   static SafetensorsHeader Read(const ReadableFile& file);
   // The same for bytes in memory: `head` starts at byte 0 of a file of `file_bytes` bytes and holds
   // at least the whole header. `name` is used in messages.
-  static SafetensorsHeader Parse(std::string_view head, uint64_t file_bytes,
-                                 const std::string& name);
+  static SafetensorsHeader Parse(std::string_view head, uint64_t file_bytes, const std::string& name);
 
   size_t size() const { return entries_.size(); }
   std::string_view name(size_t i) const;

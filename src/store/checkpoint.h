@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "device/matrix.h"
 #include "io/file.h"
 #include "io/safetensors.h"
+#include "device/matrix.h"
 #include "store/layout.h"
 #include "store/model_config.h"
 

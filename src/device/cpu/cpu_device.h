@@ -15,8 +15,7 @@ namespace deltafin {
 enum class CpuIsa : uint8_t { kPlain, kAvx2, kAvx512, kNeon };
 
 std::string_view CpuIsaName(CpuIsa isa);
-// Instruction sets that this build has kernels for and this processor runs, kPlain first, best
-// last.
+// Instruction sets that this build has kernels for and this processor runs, kPlain first, best last.
 std::vector<CpuIsa> AvailableCpuIsas();
 
 // The pool must outlive the device. `isa` must be one of AvailableCpuIsas().
