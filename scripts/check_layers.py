@@ -49,11 +49,14 @@ THIRD_PARTY = {
 }
 
 # The operating system's headers -> the folders that may talk to it.
-SYSTEM = re.compile(r"^(sys|linux)/|^(unistd|fcntl|sched|pthread|poll|dirent|termios|signal)\.h$")
+SYSTEM = re.compile(r"^(sys|linux)/|^(unistd|fcntl|sched|pthread|poll|dirent|termios|signal|stdlib)\.h$")
 SYSTEM_FOLDERS = ["src/base", "src/io", "src/server", "src/hub", "apps"]
 
 # Only for tests and benchmarks, wherever they lie.
 TEST_HEADERS = re.compile(r"^(gtest|gmock|benchmark|unicode)/")
+
+# What is compiled into tests and benchmarks only.
+TEST_FILES = re.compile(r"_(test|bench)\.cc$|_test_util\.(h|cc)$|/testing/")
 
 STANDARD = re.compile(r"^[a-z0-9_]+$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -67,7 +70,7 @@ def folder_of(path):
 
 
 def is_test(path):
-    return folder_of(path) in CROSSING or re.search(r"_(test|bench|fuzz)\.cc$|_testing\.h$", path)
+    return folder_of(path) in CROSSING or TEST_FILES.search(path)
 
 
 def resolve(root, path, header):

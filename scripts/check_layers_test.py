@@ -84,6 +84,8 @@ class CheckLayersTest(unittest.TestCase):
         self.forbid("src/io/file.cc", "<gtest/gtest.h>", "for tests and benchmarks only")
         self.forbid("src/io/file.cc", '"shared_data.h"', "not in src/ or include/")
         self.allow("src/io/file_test.cc", "<gtest/gtest.h>", '"shared_data.h"')
+        self.allow("src/io/testing/fault.h", "<gtest/gtest.h>")
+        self.allow("src/io/io_test_util.h", "<gtest/gtest.h>")
         self.allow("tests/end_to_end_test.cc", '"engine/engine_impl.h"', "<gtest/gtest.h>")
 
     def test_includes_are_written_from_the_top(self):
