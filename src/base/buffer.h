@@ -10,8 +10,8 @@
 
 namespace deltafin {
 
-// A block of `size` objects of a trivial type at a multiple of 64 bytes (a cache line and the widest
-// vector). Zero-filled. Throws std::bad_alloc.
+// A block of `size` objects of a trivial type at a multiple of 64 bytes (a cache line and the
+// widest vector). Zero-filled. Throws std::bad_alloc.
 template <class T, size_t kAlignment = 64>
 class AlignedBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
