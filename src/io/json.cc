@@ -36,8 +36,9 @@ std::string ProblemOf(const nlohmann::detail::exception& e) {
 // the ones before it: quadratic, so that a request of some megabytes would block a server.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view text, const std::string& name, size_t max_depth)
-      : text_(text), name_(name), max_depth_(max_depth) {}
+  Builder(std::string_view text, const std::string& name, size_t max_depth,
+          BigIntegers big_integers)
+      : text_(text), name_(name), max_depth_(max_depth), big_integers_(big_integers) {}
 
   Json TakeRoot() { return std::move(root_); }
 
@@ -45,7 +46,11 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return Add(Json(value)); }
   bool number_integer(number_integer_t value) override { return Add(Json(value)); }
   bool number_unsigned(number_unsigned_t value) override { return Add(Json(value)); }
-  bool number_float(number_float_t value, const string_t&) override { return Add(Json(value)); }
+  bool number_float(number_float_t value, const string_t& digits) override {
+    const bool is_integer = digits.find_first_of(".eE") == string_t::npos;
+    if (!is_integer || big_integers_ == BigIntegers::kRounded) return Add(Json(value));
+    return Add(Json::binary({digits.begin(), digits.end()}));
+  }
   bool string(string_t& value) override { return Add(Json(std::move(value))); }
   bool binary(binary_t&) override { return false; }  // not in text
   bool start_object(size_t) override { return Open(Json::object()); }
@@ -125,18 +130,20 @@ class Builder final : public nlohmann::json_sax<Json> {
   const std::string_view text_;
   const std::string& name_;
   const size_t max_depth_;
+  const BigIntegers big_integers_;
   Json root_;
   std::vector<Container> open_;
 };
 
 }  // namespace
 
-Json ParseJson(std::string_view text, const std::string& name, int max_depth) {
+Json ParseJson(std::string_view text, const std::string& name, int max_depth,
+               BigIntegers big_integers) {
   // nlohmann takes a zero byte for the end of the text and would ignore what follows.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
     Fail(text, name, zero + 1, "zero byte");
   }
-  Builder builder(text, name, static_cast<size_t>(std::max(max_depth, 0)));
+  Builder builder(text, name, static_cast<size_t>(std::max(max_depth, 0)), big_integers);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.TakeRoot();
 }

@@ -106,5 +106,17 @@ TEST(ParseJson, ManyKeys) {
   EXPECT_EQ(ParseJson(text, "doc").size(), 300001u);
 }
 
+TEST(JsonTest, KeepsTheDigitsOfBigIntegersOnRequest) {
+  const std::string text = R"([123456789012345678901234567890, 18446744073709551615, 1e30])";
+  const Json rounded = ParseJson(text, "request");
+  EXPECT_EQ(rounded[0], 123456789012345678901234567890.0);
+  const Json verbatim = ParseJson(text, "request", 64, BigIntegers::kVerbatim);
+  ASSERT_TRUE(verbatim[0].is_binary());
+  const auto& digits = verbatim[0].get_binary();
+  EXPECT_EQ(std::string(digits.begin(), digits.end()), "123456789012345678901234567890");
+  EXPECT_EQ(verbatim[1], 18446744073709551615u);
+  EXPECT_EQ(verbatim[2], 1e30);
+}
+
 }  // namespace
 }  // namespace deltafin
