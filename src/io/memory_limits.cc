@@ -5,7 +5,8 @@
 #include <charconv>
 #include <fstream>
 #include <sstream>
-#include <vector>
+
+#include "base/cgroup.h"
 
 namespace deltafin {
 namespace {
@@ -20,7 +21,7 @@ uint64_t ReadNumber(const std::string& path) {
 }
 
 void ReadMeminfo(const std::string& root, MemoryLimits& limits) {
-  std::ifstream file(root + "proc/meminfo");
+  std::ifstream file(root + "/proc/meminfo");
   std::string line;
   while (std::getline(file, line)) {
     std::istringstream words(line);
@@ -38,34 +39,10 @@ void Tighten(MemoryLimits& limits, uint64_t bytes, const std::string& why) {
   limits.limited_by = why;
 }
 
-// Walks from `path` up to the root of the hierarchy mounted at `mount`.
-void TightenByCgroup(MemoryLimits& limits, const std::string& mount, std::string path,
-                     const std::string& file) {
-  while (true) {
-    Tighten(limits, ReadNumber(mount + path + "/" + file), "cgroup " + (path.empty() ? "/" : path));
-    if (path.empty()) return;
-    path.resize(path.find_last_of('/'));
-  }
-}
-
-// Lines of /proc/self/cgroup: "hierarchy:controllers:/path".
 void ReadCgroups(const std::string& root, MemoryLimits& limits) {
-  std::ifstream file(root + "proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string path = line.substr(second + 1);
-    if (path.empty() || path[0] != '/') continue;
-    if (path == "/") path.clear();
-    if (controllers.empty()) {
-      TightenByCgroup(limits, root + "sys/fs/cgroup", path, "memory.max");
-      TightenByCgroup(limits, root + "sys/fs/cgroup/unified", path, "memory.max");
-    } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
-      TightenByCgroup(limits, root + "sys/fs/cgroup/memory", path, "memory.limit_in_bytes");
-    }
+  for (const CgroupFolder& folder : CgroupFolders("memory", root)) {
+    const char* file = folder.version == 2 ? "memory.max" : "memory.limit_in_bytes";
+    Tighten(limits, ReadNumber(folder.path + "/" + file), "cgroup " + folder.path);
   }
 }
 

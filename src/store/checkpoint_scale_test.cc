@@ -59,7 +59,7 @@ TEST(CheckpointScaleTest, OpensTheSkeletonOfTheRelease) {
   // that.
   EXPECT_LT(seconds, 60);
 #ifdef NDEBUG
-  EXPECT_LT(used_bytes, 300000000);
+  EXPECT_LT(used_bytes, 160000000);
 #endif
 }
 

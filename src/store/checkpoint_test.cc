@@ -39,7 +39,8 @@ void ExpectSameBytes(const std::string& dir) {
   for (size_t shard = 0; shard < checkpoint->num_shards(); ++shard) {
     const std::string& path = checkpoint->file(static_cast<uint32_t>(shard)).path();
     total_bytes += std::filesystem::file_size(path);
-    for (EditableTensor& t : EditableShard(path).tensors()) truth[t.name] = std::move(t.bytes);
+    EditableShard file(path);
+    for (EditableTensor& t : file.tensors()) truth[t.name] = std::move(t.bytes);
   }
   EXPECT_EQ(checkpoint->total_bytes(), total_bytes);
 

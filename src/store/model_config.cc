@@ -25,7 +25,7 @@ constexpr int64_t kMaxSharedExperts = 64;
 constexpr int64_t kMaxPositions = int64_t{1} << 40;
 constexpr int64_t kMxfp4Block = 32;
 
-std::string Quote(const Json& value) {
+std::string QuoteJson(const Json& value) {
   constexpr size_t kMaxLength = 80;
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > kMaxLength) text = text.substr(0, kMaxLength) + "...";
@@ -96,12 +96,12 @@ class Fields {
 
   // Fields with a single value in K3. Another one is another model.
   void Demand(const std::string& key, const Json& only) const {
-    const Json& value = Get(key, Quote(only));
-    if (value != only) Unsupported(key, Quote(only), value);
+    const Json& value = Get(key, QuoteJson(only));
+    if (value != only) Unsupported(key, QuoteJson(only), value);
   }
   void DemandIfPresent(const std::string& key, const Json& only) const {
     const Json* value = Find(key);
-    if (value != nullptr && *value != only) Unsupported(key, Quote(only), *value);
+    if (value != nullptr && *value != only) Unsupported(key, QuoteJson(only), *value);
   }
   void DemandNone(const std::string& key) const {
     const Json* value = Find(key);
@@ -113,7 +113,7 @@ class Fields {
     Fail(ErrorCode::kUnsupported, key,
          format("is {}, expected {}: Kimi K3 does not have this feature, and no other model is "
                 "supported",
-                Quote(got), expected));
+                QuoteJson(got), expected));
   }
 
   const Json& json() const { return object_; }
@@ -121,7 +121,7 @@ class Fields {
  private:
   [[noreturn]] void Mismatch(const std::string& key, const std::string& expected,
                              const Json& got) const {
-    Fail(ErrorCode::kCorrupt, key, format("is {}, expected {}", Quote(got), expected));
+    Fail(ErrorCode::kCorrupt, key, format("is {}, expected {}", QuoteJson(got), expected));
   }
 
   int64_t IntOf(const Json& value, const std::string& key, const std::string& expected, int64_t min,
@@ -292,7 +292,7 @@ int64_t ParseTokenId(const Fields& top, const Fields& text, const char* key, int
   const int64_t id = first.Int(key, 0, vocab_size - 1);
   if (top.Find(key) != nullptr && top.Int(key, 0, vocab_size - 1) != id) {
     text.Fail(ErrorCode::kCorrupt, key,
-              format("is {}, but {} at the top level of the file", id, Quote(*top.Find(key))));
+              format("is {}, but {} at the top level of the file", id, QuoteJson(*top.Find(key))));
   }
   return id;
 }
@@ -303,7 +303,7 @@ ModelConfig ModelConfig::Parse(std::string_view json, const std::string& name) {
   const Json document = ParseJson(json, name);
   if (!document.is_object()) {
     throw Error(ErrorCode::kCorrupt,
-                format("{}: expected a JSON object, got {}", name, Quote(document)));
+                format("{}: expected a JSON object, got {}", name, QuoteJson(document)));
   }
   const Fields top(document, name, "");
   top.Demand("model_type", "kimi_k3");

@@ -11,7 +11,7 @@
 #include "deltafin/error.h"
 #include "shared_data.h"
 #include "store/testing/checkpoint_editor.h"
-#include "store/testing/fault_file_system.h"
+#include "store/testing/hook_file_system.h"
 
 namespace deltafin {
 namespace {
@@ -33,14 +33,15 @@ class SpineStoreTest : public testing::TestWithParam<std::string> {
  protected:
   SpineStoreTest() : checkpoint_(Checkpoint::Open(fs_, GetParam())) {
     for (uint32_t shard = 0; shard < checkpoint_->num_shards(); ++shard) {
-      for (EditableTensor& t : EditableShard(checkpoint_->file(shard).path()).tensors()) {
+      EditableShard file(checkpoint_->file(shard).path());
+      for (EditableTensor& t : file.tensors()) {
         const std::string name = t.name;
         truth_[name] = std::move(t);
       }
     }
   }
 
-  FaultFileSystem fs_;
+  HookFileSystem fs_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::map<std::string, EditableTensor> truth_;
 };

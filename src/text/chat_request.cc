@@ -157,69 +157,78 @@ ChatMessage ParseMessage(const Json& json, const std::string& path) {
 
 // ---- tool messages ----
 
-// Tool messages that follow one another, and the calls that they may answer.
+// The calls of an assistant message, for the tool messages that answer them.
+struct AnsweredCalls {
+  explicit AnsweredCalls(const std::vector<HistoryCall>& calls) {
+    for (const HistoryCall& call : calls) {
+      if (!call.id.empty()) position_of.emplace(call.id, names.size());
+      names.push_back(call.name);
+    }
+  }
+
+  std::vector<std::string> names;
+  std::unordered_map<std::string, size_t> position_of;  // by id
+};
+
+// Tool messages that follow one another.
 struct ToolRun {
   size_t begin = 0;  // in ChatRequest::messages
   std::vector<std::string> call_ids;
 };
 
-// Gives the messages of a run their index and name; brings them into the order of the calls when
-// every id is known. `num_before`: tool messages since the assistant's, before this run.
-void ResolveToolRun(const ToolRun& run, const std::vector<HistoryCall>& calls, int num_before,
-                    std::vector<ChatMessage>* messages) {
-  const auto call_of = [&](const std::string& id) {
-    return std::find_if(calls.begin(), calls.end(),
-                        [&](const HistoryCall& call) { return !id.empty() && call.id == id; });
-  };
-  const auto is_known = [&](const std::string& id) { return call_of(id) != calls.end(); };
-  const size_t size = run.call_ids.size();
-  if (std::all_of(run.call_ids.begin(), run.call_ids.end(), is_known)) {
-    std::vector<std::pair<size_t, ChatMessage>> sorted;
-    for (size_t i = 0; i < size; ++i) {
-      const auto call = call_of(run.call_ids[i]);
-      ChatMessage& message = (*messages)[run.begin + i];
-      message.name = call->name;
-      sorted.emplace_back(call - calls.begin(), std::move(message));
-    }
-    std::stable_sort(sorted.begin(), sorted.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (size_t i = 0; i < size; ++i) {
-      (*messages)[run.begin + i] = std::move(sorted[i].second);
-    }
+// When every id of the run is known: brings the messages into the order of the calls and gives them
+// the names of the calls.
+void SortToolRun(const ToolRun& run, const AnsweredCalls& calls,
+                 std::vector<ChatMessage>* messages) {
+  std::vector<std::pair<size_t, ChatMessage>> sorted;
+  for (const std::string& id : run.call_ids) {
+    const auto it = calls.position_of.find(id);
+    if (it == calls.position_of.end()) return;
+    sorted.emplace_back(it->second, ChatMessage());
   }
-  for (size_t i = 0; i < size; ++i) {
-    ChatMessage& message = (*messages)[run.begin + i];
-    const size_t position = static_cast<size_t>(num_before) + i;
-    message.index = static_cast<int>(position) + 1;
-    if (!message.name.empty()) continue;
-    if (position >= calls.size()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  format("messages[{}].tool_call_id: expected the id of a call in the assistant "
-                         "message before it, or the tool's name in messages[{}].name, got neither",
-                         run.begin + i, run.begin + i));
-    }
-    message.name = calls[position].name;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    sorted[i].second = std::move((*messages)[run.begin + i]);
+    sorted[i].second.name = calls.names[sorted[i].first];
+  }
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    (*messages)[run.begin + i] = std::move(sorted[i].second);
   }
 }
 
+// `position`: tool messages before this one since the assistant's.
+void NumberToolMessage(size_t position, const AnsweredCalls& calls, const std::string& path,
+                       ChatMessage* message) {
+  message->index = static_cast<int>(position) + 1;
+  if (!message->name.empty()) return;
+  if (position >= calls.names.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("{}.tool_call_id: expected the id of a call in the assistant message before "
+                       "it, or the tool's name in {}.name, got neither",
+                       path, path));
+  }
+  message->name = calls.names[position];
+}
+
 void ResolveToolMessages(const Json& json, std::vector<ChatMessage>* messages) {
-  std::vector<HistoryCall> calls;  // of the last assistant message
-  int num_since_assistant = 0;
+  AnsweredCalls calls({});
+  size_t num_since_assistant = 0;
   for (size_t i = 0; i < messages->size();) {
-    if ((*messages)[i].role != ChatRole::kTool) {
-      if ((*messages)[i].role == ChatRole::kAssistant) {
-        calls = (*messages)[i].calls;
-        num_since_assistant = 0;
-      }
-      ++i;
-      continue;
+    const ChatMessage& message = (*messages)[i];
+    if (message.role == ChatRole::kAssistant) {
+      calls = AnsweredCalls(message.calls);
+      num_since_assistant = 0;
     }
     ToolRun run{i, {}};
     for (; i < messages->size() && (*messages)[i].role == ChatRole::kTool; ++i) {
       run.call_ids.push_back(StringField(json[i], "tool_call_id", format("messages[{}]", i)));
     }
-    ResolveToolRun(run, calls, num_since_assistant, messages);
-    num_since_assistant += static_cast<int>(run.call_ids.size());
+    SortToolRun(run, calls, messages);
+    for (size_t k = run.begin; k < i; ++k) {
+      NumberToolMessage(num_since_assistant++, calls, format("messages[{}]", k), &(*messages)[k]);
+    }
+    if (run.call_ids.empty()) ++i;
   }
 }
 

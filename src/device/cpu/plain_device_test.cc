@@ -194,7 +194,7 @@ TEST_F(PlainDeviceTest, Norms) {
       }
     }
     const DeviceFloats in(device_, x), gates(device_, gate), out(device_, n * dim);
-    device_.RmsNorm(out.data(), in.data(), w.data(), n, dim, 1e-5f);
+    device_.RmsNorm(out.data(), in.data(), w.data(), n, dim, dim, 1e-5f);
     ExpectClose(out.Read(), rms, rms, "RmsNorm");
     const DeviceFloats both(device_, x);
     device_.GatedRmsNorm(both.data(), gates.data(), w.data(), n, dim, 1e-5f);

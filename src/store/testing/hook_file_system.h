@@ -1,4 +1,5 @@
-// The real file system with faults: a test sees every read and may fail, delay or spoil it.
+// The real file system, where a test's own function sees every read and may fail, hold back or
+// spoil it. For faults that can be told in advance there is io/testing_file_system.h.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 namespace deltafin {
 
 // Thread-safe. Must outlive the files that it opened.
-class FaultFileSystem final : public FileSystem {
+class HookFileSystem final : public FileSystem {
  public:
   // Called after each successful read with what was read; may throw Error or change the bytes.
   // Several threads may be in it at a time.
@@ -32,7 +33,7 @@ class FaultFileSystem final : public FileSystem {
  private:
   class File final : public ReadableFile {
    public:
-    File(FaultFileSystem& fs, std::unique_ptr<ReadableFile> file)
+    File(HookFileSystem& fs, std::unique_ptr<ReadableFile> file)
         : fs_(fs), file_(std::move(file)) {}
     void ReadAt(uint64_t offset, std::span<std::byte> dst) const override {
       file_->ReadAt(offset, dst);
@@ -43,7 +44,7 @@ class FaultFileSystem final : public FileSystem {
     const std::string& path() const override { return file_->path(); }
 
    private:
-    FaultFileSystem& fs_;
+    HookFileSystem& fs_;
     std::unique_ptr<ReadableFile> file_;
   };
 
