@@ -60,7 +60,7 @@ aarch64: deps-check
 
 fuzz: deps-test
 	cmake --preset fuzz
-	cmake --build build/fuzz -j $(JOBS)
+	cmake --build build/fuzz --target fuzzers -j $(JOBS)
 	cd build/fuzz && FUZZ_SECONDS=$(FUZZ_SECONDS) $(ctest)
 
 lint: deps-check
