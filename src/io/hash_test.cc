@@ -39,9 +39,11 @@ TEST(Sha256, LongInput) {
   EXPECT_EQ(Sha256OfFile(*fs.OpenForReading("a")), expected);
 }
 
-// The empty input with seed 0, from the xxHash specification's reference implementation.
+// Seed 0, as xxhsum -H3 and -H2 print them.
 TEST(Xxh3, KnownVectors) {
   EXPECT_EQ(Xxh3(Bytes("")), 0x2d06800538d394c2u);
+  EXPECT_EQ(Xxh3(Bytes("abc")), 0x78af5f94892f3950u);
+  EXPECT_EQ(Xxh3Wide(Bytes("abc")), (Hash128{0x06b05ab6733a6185u, 0x78af5f94892f3950u}));
   EXPECT_EQ(Xxh3Wide(Bytes("")), (Hash128{0x99aa06d3014798d8u, 0x6001c324468d497fu}));
 }
 

@@ -248,11 +248,11 @@ TEST(ShardIndex, SizeOfK3) {
   const ShardIndex index = ShardIndex::Read(RealFileSystem(), path);
   const auto seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const uint64_t peak = PeakBytes() - before;
-  const uint64_t kept = ResidentBytes() - before;
+  const double peak = static_cast<double>(PeakBytes()) - static_cast<double>(before);
+  const double kept = static_cast<double>(ResidentBytes()) - static_cast<double>(before);
   RecordProperty("seconds", format("{:.3f}", seconds));
   std::printf("%zu tensors: %.2f s, peak %.1f MB, kept %.1f MB\n", index.num_tensors(), seconds,
-              static_cast<double>(peak) / 1e6, static_cast<double>(kept) / 1e6);
+              peak / 1e6, kept / 1e6);
   std::remove(path.c_str());
 
   EXPECT_EQ(index.num_tensors(), 92u * (896 * 6 + 28));
