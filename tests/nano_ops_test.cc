@@ -9,8 +9,8 @@
 #include <set>
 
 #include "cpu_devices.h"
+#include "deltafin/json.h"
 #include "io/file.h"
-#include "io/json.h"
 #include "modules.h"
 #include "shared_data.h"
 #include "tensors.h"

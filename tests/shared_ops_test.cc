@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "cpu_devices.h"
-#include "io/json.h"
+#include "deltafin/json.h"
 #include "modules.h"
 #include "shared_data.h"
 #include "tensors.h"

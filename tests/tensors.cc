@@ -3,8 +3,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "deltafin/json.h"
 #include "io/file.h"
-#include "io/json.h"
 #include "io/safetensors.h"
 
 namespace deltafin {

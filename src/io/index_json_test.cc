@@ -11,7 +11,7 @@
 #include <random>
 
 #include "base/format.h"
-#include "io/json.h"
+#include "deltafin/json.h"
 #include "io/testing_file_system.h"
 #include "shared_data.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <random>
 
-#include "io/json.h"
+#include "deltafin/json.h"
 
 namespace deltafin {
 namespace {

@@ -1,4 +1,4 @@
-#include "io/json.h"
+#include "deltafin/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 
 #include "base/format.h"
 #include "deltafin/error.h"
-#include "io/json.h"
+#include "deltafin/json.h"
 
 namespace deltafin {
 namespace {

@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "deltafin/error.h"
+#include "deltafin/json.h"
 #include "io/file.h"
-#include "io/json.h"
 #include "shared_data.h"
 
 namespace deltafin {

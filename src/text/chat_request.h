@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "deltafin/chat.h"
-#include "io/json.h"
+#include "deltafin/json.h"
 
 namespace deltafin {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "io/json.h"
+#include "deltafin/json.h"
 #include "io/quote.h"
 
 namespace deltafin {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/json.h"
+#include "deltafin/json.h"
 
 namespace deltafin {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/json.h"
+#include "deltafin/json.h"
 
 namespace deltafin {
 
