@@ -68,10 +68,10 @@ JsonReader::JsonReader(std::string_view text, std::string name)
 JsonReader::JsonReader(Refill refill, std::string name)
     : refill_(std::move(refill)), name_(std::move(name)) {}
 
-void JsonReader::Fail(const std::string& problem) const {
+void JsonReader::Fail(const std::string& problem, ErrorCode code) const {
   const std::string subject = subject_ ? subject_() + ": " : std::string();
-  throw Error(ErrorCode::kCorrupt, format("{}: {}{} (line {}, column {})", name_, subject, problem,
-                                          line_, position() - line_begin_ + 1));
+  throw Error(code, format("{}: {}{} (line {}, column {})", name_, subject, problem, line_,
+                           position() - line_begin_ + 1));
 }
 
 void JsonReader::FailExpecting(const std::string& expected, int got) const {

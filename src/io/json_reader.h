@@ -52,7 +52,7 @@ class JsonReader {
   void set_subject(std::function<std::string()> subject) { subject_ = std::move(subject); }
 
   // Throws the error for something that is JSON but not what it should be.
-  [[noreturn]] void Fail(const std::string& problem) const;
+  [[noreturn]] void Fail(const std::string& problem, ErrorCode code = ErrorCode::kCorrupt) const;
 
  private:
   static constexpr int kEnd = -1;
