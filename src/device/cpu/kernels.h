@@ -48,10 +48,15 @@ struct MatMulJob {
   RowsOf<const float> x;
   RowsOf<float> y;
 };
+// Floats from row to row of a panel (panel_impl.h): not a multiple of 4 KiB, or all rows of a tile
+// would fight for one set of the L1 cache. Floats from group to group of its scales, and from
+// position to position of its lanes.
+inline constexpr int64_t kPanelStride = kPanelCols + 16;
+inline constexpr int64_t kPanelScaleStride = kPanelCols / kMxGroup * kLanes;
+inline constexpr int64_t kPanelLaneStride = kPanelRows * kLanes;
 // Floats of scratch that `matmul` needs.
-inline constexpr int64_t kMatMulScratch = kPanelRows * kPanelCols +
-                                          kPanelRows * (kPanelCols / kMxGroup) * kLanes +
-                                          kPanelPositions * kPanelRows * kLanes;
+inline constexpr int64_t kMatMulScratch =
+    kPanelRows * (kPanelStride + kPanelScaleStride) + kPanelPositions * kPanelLaneStride;
 
 // The state of attention over a run of tokens, of one (position, head): the weighted sum o of
 // `value_floats` floats in the order of the kernel's registers, then the maximum and the sum.

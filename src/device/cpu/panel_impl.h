@@ -9,14 +9,17 @@ namespace deltafin {
 
 template <class A>
 struct Panel {
-  float* weights;  // [kPanelRows][kPanelCols], each row in planes
+  float* weights;  // [kPanelRows][kPanelStride], each row in planes
   float* scales;   // [kPanelRows][kPanelCols / 128][16], MXFP4 only
   float* lanes;    // [position][kPanelRows][16]
 
   explicit Panel(float* scratch)
       : weights(scratch),
-        scales(scratch + kPanelRows * kPanelCols),
-        lanes(scales + kPanelRows * (kPanelCols / kMxGroup) * kLanes) {}
+        scales(scratch + kPanelRows * kPanelStride),
+        lanes(scales + kPanelRows * kPanelScaleStride) {}
+  float* Lanes(int64_t position, int64_t row, int plane) const {
+    return lanes + position * kPanelLaneStride + row * kLanes + plane * A::kWidth;
+  }
 };
 
 // The part of a panel that is in work: columns [begin, end), `padded` of them with the padding.
@@ -72,17 +75,15 @@ struct DotTileCall {
 
 template <class A, bool kStart>
 struct MxTileCall {
-  LaneSums acc;
+  float* lanes;
   const float* w;
-  int64_t w_stride;
   const float* scales;
-  int64_t scale_stride;
   const float* const* x;
   int64_t x_at;
   int64_t groups;
   template <int P>
   void Run() const {
-    MxTile<A, P, kStart>(acc, w, w_stride, scales, scale_stride, x, x_at, groups);
+    MxTile<A, P, kStart>(lanes, w, scales, x, x_at, groups);
   }
 };
 
@@ -93,16 +94,20 @@ struct DensePanel {
 
   static void Widen(const Panel<A>& panel, int64_t r, const WeightRows& w, int64_t row,
                     const PanelColumns& cols) {
-    WidenRow<A, W>(panel.weights + r * kPanelCols, cols.padded / kPlanes<A>,
+    WidenRow<A, W>(panel.weights + r * kPanelStride, cols.padded / kPlanes<A>,
                    w.data + row * w.row_bytes, cols.begin, cols.end);
   }
   template <bool kStart>
-  static void Tile(const Panel<A>& panel, const LaneSums& acc, int64_t r, int plane,
-                   const PanelColumns& cols, const float* const* x, int64_t x_at, int64_t some) {
+  static void Tile(const Panel<A>& panel, int64_t p, int64_t r, int plane, const PanelColumns& cols,
+                   const float* const* x, int64_t x_at, int64_t some) {
     const int64_t plane_floats = cols.padded / kPlanes<A>;
     RunTile<A::kTilePositions>(
-        DotTileCall<A, kStart>{acc, panel.weights + r * kPanelCols + plane * plane_floats,
-                               kPanelCols, x, x_at, cols.padded / kLanes},
+        DotTileCall<A, kStart>{{panel.Lanes(p, r, plane), kPanelLaneStride},
+                               panel.weights + r * kPanelStride + plane * plane_floats,
+                               kPanelStride,
+                               x,
+                               x_at,
+                               cols.padded / kLanes},
         some);
   }
 };
@@ -111,46 +116,107 @@ template <class A>
 struct Mxfp4Panel {
   static constexpr int64_t kUnit = kMxGroup;
   static constexpr bool kRowScale = false;
-  static constexpr int64_t kScaleStride = kPanelCols / kMxGroup * kLanes;
 
   static void Widen(const Panel<A>& panel, int64_t r, const WeightRows& w, int64_t row,
                     const PanelColumns& cols) {
-    DecodeMxRow<A>(panel.weights + r * kPanelCols, panel.scales + r * kScaleStride,
+    DecodeMxRow<A>(panel.weights + r * kPanelStride, panel.scales + r * kPanelScaleStride,
                    cols.padded / kPlanes<A>, w.data + row * w.row_bytes + cols.begin / 2,
                    w.scales + row * w.scale_bytes + cols.begin / kMxBlock, cols.end - cols.begin);
   }
   template <bool kStart>
-  static void Tile(const Panel<A>& panel, const LaneSums& acc, int64_t r, int plane,
-                   const PanelColumns& cols, const float* const* x, int64_t x_at, int64_t some) {
+  static void Tile(const Panel<A>& panel, int64_t p, int64_t r, int plane, const PanelColumns& cols,
+                   const float* const* x, int64_t x_at, int64_t some) {
     const int64_t plane_floats = cols.padded / kPlanes<A>;
     RunTile<A::kTilePositions>(
-        MxTileCall<A, kStart>{acc, panel.weights + r * kPanelCols + plane * plane_floats,
-                              kPanelCols, panel.scales + r * kScaleStride + plane * A::kWidth,
-                              kScaleStride, x, x_at, cols.padded / kMxGroup},
+        MxTileCall<A, kStart>{panel.Lanes(p, r, plane),
+                              panel.weights + r * kPanelStride + plane * plane_floats,
+                              panel.scales + r * kPanelScaleStride + plane * A::kWidth, x, x_at,
+                              cols.padded / kMxGroup},
         some);
   }
 };
 
+// Asks for the bytes [begin, end) of some equally spaced rows, a few cache lines at a time, while
+// others are in work.
+class RowPrefetch {
+ public:
+  DF_LANE_FN RowPrefetch Of(const uint8_t* data, int64_t stride, int64_t rows, int64_t bytes) {
+    RowPrefetch all;
+    all.row_ = data;
+    all.stride_ = stride;
+    all.rows_ = bytes > 0 ? rows : 0;
+    all.bytes_ = bytes;
+    all.at_ = 0;
+    return all;
+  }
+  inline __attribute__((always_inline)) int64_t lines() const {
+    return rows_ * ((bytes_ + 63) / 64);
+  }
+  inline __attribute__((always_inline)) void Next(int64_t lines) {
+    for (; lines > 0 && rows_ > 0; --lines) {
+      __builtin_prefetch(row_ + at_, 0, 2);
+      at_ += 64;
+      if (at_ >= bytes_) {
+        at_ = 0;
+        row_ += stride_;
+        --rows_;
+      }
+    }
+  }
+
+ private:
+  const uint8_t* row_;
+  int64_t stride_;
+  int64_t rows_;
+  int64_t bytes_;
+  int64_t at_;
+};
+
 // All positions times the rows and columns of the panel in work. The positions of a tile stay in
-// the L1 cache while the panel's rows pass.
+// the L1 cache while the panel's rows pass; meanwhile the next panel's weights come from memory.
 template <class A, class Format, bool kStart>
 inline void PanelSweep(const MatMulJob& job, const Panel<A>& panel, int64_t rows,
-                       const PanelColumns& cols) {
+                       const PanelColumns& cols, RowPrefetch next) {
   constexpr int P = A::kTilePositions;
   const int64_t x_plane = RoundUpTo(job.cols, Format::kUnit) / kPlanes<A>;
-  for (int64_t p = 0; p < job.n; p += P) {
-    const int64_t some = job.n - p < P ? job.n - p : P;
+  const int64_t plane_floats = cols.padded / kPlanes<A>;
+  int64_t tiles = (job.n + P - 1) / P;
+  const int64_t lines = next.lines() / (tiles * kPlanes<A> * (rows / kTileRows)) + 1;
+  for (int64_t p = 0; p < job.n; --tiles) {
+    const int64_t some = (job.n - p + tiles - 1) / tiles;  // about the same for all tiles
     const float* x[P];
     for (int64_t i = 0; i < some; ++i) x[i] = RowAt<A>(job.x, p + i);
     for (int plane = 0; plane < kPlanes<A>; ++plane) {
       const int64_t x_at = plane * x_plane + cols.begin / kPlanes<A>;
+      int64_t ahead = p + some;
       for (int64_t r = 0; r < rows; r += kTileRows) {
-        const LaneSums acc{panel.lanes + (p * kPanelRows + r) * kLanes + plane * A::kWidth,
-                           kPanelRows * kLanes};
-        Format::template Tile<kStart>(panel, acc, r, plane, cols, x, x_at, some);
+        Format::template Tile<kStart>(panel, p, r, plane, cols, x, x_at, some);
+        next.Next(lines);
+        if (ahead < job.n && ahead < p + 2 * some) {
+          const float* soon = RowAt<A>(job.x, ahead++) + x_at;
+          for (int64_t k = 0; k < plane_floats; k += 16) __builtin_prefetch(soon + k, 0, 2);
+        }
       }
     }
+    p += some;
   }
+}
+
+// The weights of the panel that follows the one at (row, column k).
+template <class A>
+inline RowPrefetch NextPanel(const MatMulJob& job, const WeightRows& w, int64_t row, int64_t k) {
+  int64_t next_row = row;
+  int64_t next_k = k + kPanelCols;
+  if (next_k >= job.cols) {
+    next_row += kPanelRows;
+    next_k = 0;
+  }
+  const int64_t rows_left = job.rows - next_row;
+  if (rows_left <= 0) return RowPrefetch::Of(w.data, 0, 0, 0);
+  const int64_t cols = job.cols - next_k < kPanelCols ? job.cols - next_k : kPanelCols;
+  return RowPrefetch::Of(w.data + next_row * w.row_bytes + next_k * w.row_bytes / job.cols,
+                         w.row_bytes, rows_left < kPanelRows ? rows_left : kPanelRows,
+                         cols * w.row_bytes / job.cols);
 }
 
 template <class A, class Format>
@@ -166,10 +232,11 @@ inline void PanelMatMul(const MatMulJob& job, const WeightRows& w, float* scratc
       for (int64_t r = 0; r < tile_rows; ++r) {
         Format::Widen(panel, r, w, row + (r < rows ? r : rows - 1), cols);
       }
+      const RowPrefetch next = NextPanel<A>(job, w, row, k);
       if (k == 0) {
-        PanelSweep<A, Format, true>(job, panel, tile_rows, cols);
+        PanelSweep<A, Format, true>(job, panel, tile_rows, cols, next);
       } else {
-        PanelSweep<A, Format, false>(job, panel, tile_rows, cols);
+        PanelSweep<A, Format, false>(job, panel, tile_rows, cols, next);
       }
     }
     for (int64_t p = 0; p < job.n; ++p) {

@@ -7,6 +7,9 @@
 namespace deltafin {
 
 inline constexpr int64_t kStreamRows = 16;  // rows whose lanes are summed up together
+// Rows are too short for the processor's own prefetching to get up to speed: each asks for the one
+// that comes this many rows later. Past the end of the weight that is a hint without effect.
+inline constexpr int64_t kAheadRows = 8;
 
 // Rows of one weight as a kernel sees them.
 struct WeightRows {
@@ -31,9 +34,15 @@ inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, co
       DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) sum[r][p][i] = A::Zero();
     }
   }
+  const int64_t ahead = kAheadRows * w.row_bytes;
   int64_t k = 0;
   int64_t at = 0;  // in a plane of x
   for (; k + kLanes <= cols; k += kLanes, at += A::kWidth) {
+    if (k * W::kBytes % 64 == 0) {
+      DF_UNROLL for (int r = 0; r < R; ++r) {
+        __builtin_prefetch(row[r] + ahead + k * W::kBytes, 0, 3);
+      }
+    }
     DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
       DF_UNROLL for (int r = 0; r < R; ++r) {
         const F v = W::Load(row[r], k + i * A::kWidth);
@@ -122,7 +131,11 @@ inline void StreamMxfp4(float* acc, const WeightRows& w, const int64_t* rows, co
   }
   const int64_t groups = cols / kMxGroup;
   int64_t at = 0;  // in a plane of x
+  const int64_t ahead = kAheadRows * w.row_bytes;
   for (int64_t g = 0; g < groups; ++g, at += 8 * A::kWidth) {
+    DF_UNROLL for (int r = 0; r < R; ++r) {
+      __builtin_prefetch(codes[r] + ahead + g * kMxGroupBytes, 0, 3);
+    }
     DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
       DF_UNROLL for (int r = 0; r < R; ++r) {
         MxGroupStep<A, P>(&sum[r][0][i], kPlanes<A>,

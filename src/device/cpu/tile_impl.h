@@ -18,7 +18,7 @@ struct LaneSums {
 // `steps` registers of one plane: w rows are `w_stride` floats apart. Starts from the lanes in
 // memory unless kStart.
 template <class A, int P, bool kStart>
-inline void DotTile(const LaneSums& acc, const float* w, int64_t w_stride, const float* const* x,
+inline void DotTile(LaneSums acc, const float* w, int64_t w_stride, const float* const* x,
                     int64_t x_at, int64_t steps) {
   using F = typename A::F;
   F sum[kTileRows][P];
@@ -67,18 +67,19 @@ inline void DotTile(const LaneSums& acc, const float* w, int64_t w_stride, const
   }
 }
 
-// The same for MXFP4 weights that are decoded to floats: eight registers a group, then one fma with
-// the group's scales. The partial sums fill the registers, so the lanes stay in memory (L1).
+// The same for a panel of MXFP4 weights that are decoded to floats: eight registers a group, then
+// one fma with the group's scales. The partial sums fill the registers, so the lanes stay in memory
+// (L1); the strides are constants because there are no registers left for addresses either.
 template <class A, int P, bool kStart>
-inline void MxTile(const LaneSums& acc, const float* w, int64_t w_stride, const float* scales,
-                   int64_t scale_stride, const float* const* x, int64_t x_at, int64_t groups) {
+inline void MxTile(float* lanes, const float* w, const float* scales, const float* const* x,
+                   int64_t x_at, int64_t groups) {
   using F = typename A::F;
   const float* at[P];
   DF_UNROLL for (int p = 0; p < P; ++p) at[p] = x[p] + x_at;
   if constexpr (kStart) {
-    DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
-      DF_UNROLL for (int p = 0; p < P; ++p) {
-        A::Store(acc.lanes + r * kLanes + p * acc.position_stride, A::Zero());
+    DF_UNROLL for (int p = 0; p < P; ++p) {
+      DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
+        A::Store(lanes + r * kLanes + p * kPanelLaneStride, A::Zero());
       }
     }
   }
@@ -86,24 +87,24 @@ inline void MxTile(const LaneSums& acc, const float* w, int64_t w_stride, const 
   for (int64_t g = 0; g < groups; ++g, scales += kLanes) {
     F part[kTileRows][P];
     F v[kTileRows];
-    DF_UNROLL for (int r = 0; r < kTileRows; ++r) v[r] = A::Load(w + r * w_stride + k);
+    DF_UNROLL for (int r = 0; r < kTileRows; ++r) v[r] = A::Load(w + r * kPanelStride + k);
     DF_UNROLL for (int p = 0; p < P; ++p) {
       const F xp = A::Load(at[p] + k);
       DF_UNROLL for (int r = 0; r < kTileRows; ++r) part[r][p] = A::Mul(v[r], xp);
     }
     k += A::kWidth;
     _Pragma("GCC unroll 1") for (int j = 1; j < 8; ++j, k += A::kWidth) {
-      DF_UNROLL for (int r = 0; r < kTileRows; ++r) v[r] = A::Load(w + r * w_stride + k);
+      DF_UNROLL for (int r = 0; r < kTileRows; ++r) v[r] = A::Load(w + r * kPanelStride + k);
       DF_UNROLL for (int p = 0; p < P; ++p) {
         const F xp = A::Load(at[p] + k);
         DF_UNROLL for (int r = 0; r < kTileRows; ++r) part[r][p] = A::Fma(v[r], xp, part[r][p]);
       }
     }
     DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
-      const F scale = A::Load(scales + r * scale_stride);
+      const F scale = A::Load(scales + r * kPanelScaleStride);
       DF_UNROLL for (int p = 0; p < P; ++p) {
-        float* lanes = acc.lanes + r * kLanes + p * acc.position_stride;
-        A::Store(lanes, A::Fma(part[r][p], scale, A::Load(lanes)));
+        float* to = lanes + r * kLanes + p * kPanelLaneStride;
+        A::Store(to, A::Fma(part[r][p], scale, A::Load(to)));
       }
     }
   }
