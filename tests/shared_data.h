@@ -1,6 +1,6 @@
-// Where tests find data: what belongs to the project lies in tests/data; reference data that may not
-// be copied into it lies in the folder "shared" beside the repository, and tests that need it skip
-// where it is absent.
+// Where tests find data: what belongs to the project lies in tests/data; reference data that may
+// not be copied into it lies in the folder "shared" beside the repository, and tests that need it
+// skip where it is absent.
 #pragma once
 
 #include <filesystem>
@@ -23,6 +23,6 @@ inline std::string SharedPath(const std::string& name) {
 }  // namespace deltafin
 
 // At the start of a test: SHARED_OR_SKIP(path, "tokenizer/tiktoken.model");
-#define SHARED_OR_SKIP(variable, name)                                               \
-  const std::string variable = ::deltafin::SharedPath(name);                         \
+#define SHARED_OR_SKIP(variable, name)                       \
+  const std::string variable = ::deltafin::SharedPath(name); \
   if (variable.empty()) GTEST_SKIP() << "needs ../shared/" << (name) << " (not part of the project)"

@@ -31,20 +31,22 @@ struct RenderedChat {
 
 // Renders the JSON text of an OpenAI chat request: `messages` (required), `tools`, `tool_choice`,
 // `reasoning_effort` (none, low, high, max; absent: max), `response_format`, and `thinking` (bool,
-// default true). Other fields are ignored. Throws Error(kInvalidArgument) naming the field.
+// default true; false after the effort none). Other fields are ignored. Throws
+// Error(kInvalidArgument) naming the field, Error(kUnsupported) for images and other media.
+// What each field becomes: docs/chat-format.md.
 RenderedChat RenderChat(std::string_view request_json);
 
 // A conversation without JSON, for the command line.
 struct SimpleChat {
   std::string system;  // may be empty
   std::string user;
-  ReasoningEffort effort = ReasoningEffort::kMax;
+  ReasoningEffort effort = ReasoningEffort::kMax;  // kNone: says nothing about the effort
   bool thinking = true;
 };
 RenderedChat RenderSimpleChat(const SimpleChat& chat);
 
 struct ToolCall {
-  int index = 0;          // the position among the calls of this message, from 0
+  int index = 0;  // the position among the calls of this message, from 0
   std::string name;
   std::string arguments;  // JSON text of an object; raw text when the model wrote invalid JSON
 };
@@ -58,8 +60,8 @@ struct ChatDelta {
   bool empty() const { return reasoning.empty() && content.empty() && finished_calls.empty(); }
 };
 
-// Splits generated ids while they come. Matches on ids: the spelling of a marker inside an answer is
-// ordinary text. Not thread-safe.
+// Splits generated ids while they come. Matches on ids: the spelling of a marker inside an answer
+// is ordinary text. Not thread-safe.
 class ChatParser {
  public:
   // `thinking`: as RenderedChat says.
@@ -67,7 +69,7 @@ class ChatParser {
   virtual ~ChatParser() = default;
   virtual ChatDelta Push(TokenId id) = 0;
   // The end of the generation, whatever state it is in: text that was held back comes out; a call
-  // that is not complete is dropped.
+  // that is not complete is dropped, and so is a tag that was cut off.
   virtual ChatDelta Finish() = 0;
   // The model closed its message.
   virtual bool message_ended() const = 0;

@@ -16,10 +16,11 @@ class Session;
 
 struct EngineOptions {
   std::string model_dir;
-  int threads = 0;        // 0: every processor this process may use
-  uint64_t ram_bytes = 0; // 0: what the machine and its cgroups allow, less a reserve
+  int threads = 0;             // 0: every processor this process may use
+  uint64_t ram_bytes = 0;      // 0: what the machine and its cgroups allow, less a reserve
+  int64_t context_tokens = 0;  // a session may hold this many; 0: 8,192 or what the model allows
   CacheFormat cache_format = CacheFormat::kF32;
-  std::string cpu_isa;    // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
+  std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 
 // A row of the memory plan.
@@ -38,11 +39,12 @@ struct ModelInfo {
   int64_t vocab_size = 0;
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;
-  int64_t max_context_tokens = 0;
-  uint64_t total_bytes = 0;   // of the shards
-  uint64_t spine_bytes = 0;   // of text
-  uint64_t expert_bytes = 0;  // of one expert
-  uint64_t bytes_per_token = 0;  // weights that one decoded token touches
+  int64_t context_tokens = 0;      // that the plan has room for
+  int64_t max_context_tokens = 0;  // that the model was made for
+  uint64_t total_bytes = 0;        // of the shards
+  uint64_t spine_bytes = 0;        // of text
+  uint64_t expert_bytes = 0;       // of one expert
+  uint64_t bytes_per_token = 0;    // weights that one decoded token touches
   int num_shards = 0;
 };
 

@@ -43,19 +43,22 @@ class Session {
 
   virtual const std::vector<TokenId>& tokens() const = 0;
 
-  // Appends tokens, at most `chunk` positions per pass (0: all at once as far as memory allows). If
+  // Appends tokens, at most `chunk` positions per pass (0: as many as the plan has room for). If
   // `logits` is set it is called with each position's logits [vocab_size], in order; else only the
-  // last position's are computed. `cancelled` as in GenerateOptions: then Error(kCancelled), and the
-  // session must be restored from a snapshot or dropped.
+  // last position's are computed. Throws Error(kInvalidArgument) for an id outside the vocabulary,
+  // Error(kOutOfMemory) when the context that was planned for is full, Error(kCancelled) when
+  // `cancelled` (as in GenerateOptions) says so, and Error for a failed read. After a failed pass
+  // the session must be restored from a snapshot or dropped: anything else throws.
   virtual void Append(std::span<const TokenId> tokens, int64_t chunk,
                       const std::function<void(int64_t position, std::span<const float>)>& logits,
                       const std::function<bool()>& cancelled) = 0;
-  // Logits after the last token. Requires at least one token.
+  // Logits after the last token that entered the state. Requires one.
   virtual std::span<const float> last_logits() const = 0;
 
   // Appends `prompt` and then the greedy choice (lowest id on ties) until a stop token,
-  // max_new_tokens or cancellation. The last token generated is part of tokens(), not yet of the
-  // state. prompt must not be empty when the session is.
+  // max_new_tokens, a full context (both kLength) or cancellation. The last token generated is part
+  // of tokens(), and enters the state with the next call. prompt must not be empty when the session
+  // is. Errors as Append, except that cancellation is a finish reason.
   virtual GenerateResult Generate(std::span<const TokenId> prompt,
                                   const GenerateOptions& options) = 0;
 

@@ -8,8 +8,8 @@ namespace deltafin {
 
 }  // namespace deltafin
 
-#define DF_CHECK(condition)                                              \
-  do {                                                                   \
-    if (!(condition)) [[unlikely]]                                       \
-      ::deltafin::CheckFailed(#condition, __FILE__, __LINE__);           \
+#define DF_CHECK(condition)                                    \
+  do {                                                         \
+    if (!(condition)) [[unlikely]]                             \
+      ::deltafin::CheckFailed(#condition, __FILE__, __LINE__); \
   } while (false)

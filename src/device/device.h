@@ -93,9 +93,10 @@ class Device {
   virtual void MatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n) = 0;
   // dst[i] += src[i].
   virtual void Add(float* dst, const float* src, int64_t count) = 0;
-  // y = w * x / sqrt(mean(x^2) + eps) for n rows of `dim`. y may be x. Spec 3.
+  // y = w * x / sqrt(mean(x^2) + eps) for n rows of `dim`, which start `stride` floats apart in
+  // both x and y. y may be x. Spec 3.
   virtual void RmsNorm(float* y, const float* x, const float* host_w, int64_t n, int64_t dim,
-                       float eps) = 0;
+                       int64_t stride, float eps) = 0;
   // Attention residuals (spec 3.1): out[p] = sum_i softmax_i(s_i) V_i[p] over the sources
   // snapshots[0..num_snapshots) (each [n, dim], `snapshot_stride` floats apart) and then prefix
   // [n, dim]; s_i = dot(V_i, host_query) / sqrt(mean(V_i^2) + eps), where host_query[d] is

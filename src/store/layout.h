@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/safetensors.h"
@@ -74,6 +76,9 @@ struct TensorSpec {
   std::string name;
   DType dtype = DType::kBf16;
   TensorShape shape;
+  // Rank 1 only: the file may hold more values than `shape` says; the first ones count. The release
+  // pads A_log from num_heads to head_dim.
+  bool may_be_longer = false;
 };
 
 struct MatrixSpec {
@@ -89,6 +94,8 @@ struct VectorSpec {
   int64_t size = 0;  // values in RAM (A_log: heads, whatever the file pads)
 };
 
+// Layer 0 has no kAttnResQuery: its two tensors are in the release and no formula reads them, so
+// they are neither required nor checked (IsUnusedTensor).
 struct LayerLayout {
   std::vector<VectorSpec> vectors;
   std::vector<MatrixSpec> matrices;  // in order of use
@@ -99,6 +106,21 @@ LayerLayout LayoutOfLayer(const ModelConfig& config, int64_t layer);
 LayerLayout LayoutOfTop(const ModelConfig& config);
 TensorSpec LayoutOfEmbedding(const ModelConfig& config);
 // w1 packed, w1 scale, w2 packed, w2 scale, w3 packed, w3 scale: the order of a span (spec 2.4).
+inline constexpr int kExpertParts = 6;
 std::vector<TensorSpec> LayoutOfExpert(const ModelConfig& config, int64_t layer, int64_t expert);
+
+// True for the text tensors of the release that are never used: self_attention_res_* of layer 0.
+bool IsUnusedTensor(std::string_view name);
+
+// What the name of a routed expert's tensor says; empty when it is not such a name. The numbers are
+// as written, not checked against a configuration.
+struct ExpertTensorName {
+  int64_t layer = 0;
+  int64_t expert = 0;
+  int part = 0;  // index into LayoutOfExpert
+};
+std::optional<ExpertTensorName> ParseExpertTensorName(std::string_view name);
+
+int64_t NumElements(const TensorShape& shape);
 
 }  // namespace deltafin

@@ -13,16 +13,16 @@
 namespace deltafin {
 
 // One layer's spine (or the top's: final norm and head), held in RAM as far as the store chose to.
-// Use the matrices in the order of SpineMatrix, each once per lease: a streaming store reads ahead in
-// that order. Everything a lease hands out is valid until the lease ends, except pieces.
-// Not thread-safe.
+// Use the matrices in the order of SpineMatrix, each once per lease: a streaming store reads ahead
+// in that order. Everything a lease hands out is valid until the lease ends, except pieces. Not
+// thread-safe.
 class SpineLease {
  public:
   virtual ~SpineLease() = default;
   // fp32, host.
   virtual const float* Vector(SpineVector id) = 0;
-  // Calls use(first_row, rows) for consecutive row ranges that cover the matrix, waiting for each to
-  // arrive. The view is valid during the call only. Throws Error when a read fails.
+  // Calls use(first_row, rows) for consecutive row ranges that cover the matrix, waiting for each
+  // to arrive. The view is valid during the call only. Throws Error when a read fails.
   virtual void ForEachPiece(
       SpineMatrix id, const std::function<void(int64_t first_row, const Matrix& rows)>& use) = 0;
   // The whole matrix at once (for the one that is used twice: kv_b).

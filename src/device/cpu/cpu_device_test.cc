@@ -112,7 +112,7 @@ TEST_P(CpuDeviceTest, MatMulRowsAndPositions) {
 }
 
 TEST_P(CpuDeviceTest, MatMulRandomShapes) {
-  for (int trial = 0; trial < 400; ++trial) {
+  for (int trial = 0; trial < 200; ++trial) {
     const WeightFormat format = kFormats[trial % 4];
     const int64_t cols =
         format == WeightFormat::kMxfp4 ? 32 * random_.Between(1, 20) : random_.Between(1, 600);
@@ -125,8 +125,8 @@ TEST_P(CpuDeviceTest, MatMulRandomShapes) {
 TEST_P(CpuDeviceTest, MatMulLargerThanAnyBlock) {
   for (WeightFormat format : kFormats) {
     CompareMatMul(format, 1033, 3104, 1, Range::kOrdinary);
-    CompareMatMul(format, 517, 1568, 19, Range::kWild);
-    CompareMatMul(format, 70, 2080, 261, Range::kOrdinary);
+    CompareMatMul(format, 261, 1568, 19, Range::kWild);
+    CompareMatMul(format, 70, 1056, 133, Range::kOrdinary);
   }
 }
 
@@ -188,10 +188,11 @@ TEST_P(CpuDeviceTest, Elementwise) {
   }
 }
 
-// All exponents and both signs, a million values, infinities included: exp, sigmoid, tanh, silu.
+// All exponents and both signs, a quarter of a million values, infinities included: exp, sigmoid,
+// tanh, silu.
 TEST_P(CpuDeviceTest, ElementaryFunctionsOverAllMagnitudes) {
   std::vector<float> x;
-  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 4099) {
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 16411) {
     const float value = std::bit_cast<float>(static_cast<uint32_t>(bits));
     if (!std::isnan(value)) x.push_back(value);
   }
@@ -239,9 +240,10 @@ TEST_P(CpuDeviceTest, Norms) {
       const GuardedFloats w(random_.Values(dim));
       Compare(format("RmsNorm {} x {}", n, dim), [&](Device& device) {
         const DeviceFloats in(device, x), out(device, n * dim);
-        device.RmsNorm(out.data(), in.data(), w.data(), n, dim, 1e-5f);
+        device.RmsNorm(out.data(), in.data(), w.data(), n, dim, dim, 1e-5f);
         const std::vector<float> apart = out.Read();
-        device.RmsNorm(in.data(), in.data(), w.data(), n, dim, 1e-6f);
+        // Only the head of each row: the rest of it must stay.
+        device.RmsNorm(in.data(), in.data(), w.data(), n, (dim + 1) / 2, dim, 1e-6f);
         return Join({apart, in.Read()});
       });
       Compare(format("L2Normalize {} x {}", n, dim), [&](Device& device) {

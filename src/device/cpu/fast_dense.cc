@@ -106,10 +106,10 @@ void FastDevice::Add(float* dst, const float* src, int64_t count) {
 }
 
 void FastDevice::RmsNorm(float* y, const float* x, const float* host_w, int64_t n, int64_t dim,
-                         float eps) {
+                         int64_t stride, float eps) {
   Parallel(n, 1, 0.2 * static_cast<double>(dim), [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
-      kernels_.rms_norm(y + p * dim, x + p * dim, host_w, dim, eps);
+      kernels_.rms_norm(y + p * stride, x + p * stride, host_w, dim, eps);
     }
   });
 }

@@ -83,12 +83,12 @@ void PlainDevice::Add(float* dst, const float* src, int64_t count) {
 
 // Spec 3: RMS(x; w, eps) = w * x / sqrt(mean(x^2) + eps).
 void PlainDevice::RmsNorm(float* y, const float* x, const float* host_w, int64_t n, int64_t dim,
-                          float eps) {
+                          int64_t stride, float eps) {
   ForEach(n, 1, [&](int64_t p) {
-    const float* const in = x + p * dim;
+    const float* const in = x + p * stride;
     const float mean = plain::Dot(dim, in, in) / static_cast<float>(dim);
     const float r = 1.0f / std::sqrt(mean + eps);
-    for (int64_t d = 0; d < dim; ++d) y[p * dim + d] = (in[d] * r) * host_w[d];
+    for (int64_t d = 0; d < dim; ++d) y[p * stride + d] = (in[d] * r) * host_w[d];
   });
 }
 

@@ -19,7 +19,7 @@ class PlainDevice : public HostDevice {
   void MatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n) override;
   void Add(float* dst, const float* src, int64_t count) override;
   void RmsNorm(float* y, const float* x, const float* host_w, int64_t n, int64_t dim,
-               float eps) override;
+               int64_t stride, float eps) override;
   void ResidualMix(float* out, const float* snapshots, int64_t snapshot_stride,
                    int64_t num_snapshots, const float* prefix, const float* host_query, int64_t n,
                    int64_t dim, float eps) override;

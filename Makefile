@@ -1,0 +1,74 @@
+# `make run` and `make test` do everything on a fresh Debian 12: see README.md and docs/building.md.
+
+JOBS ?= $(shell nproc)
+# The model, the text and the question of `make run`.
+MODEL ?= models/k3-nano
+PROMPT ?= The capital of France is
+QUESTION ?= What is the capital of Japan?
+MAX_NEW ?= 40
+# Seconds for each fuzz target.
+FUZZ_SECONDS ?= 5
+
+program := build/release/deltafin
+ctest := ctest --output-on-failure --no-tests=error -j $(JOBS)
+
+# ccache helps where it is installed; nothing needs it.
+ifneq ($(shell command -v ccache),)
+export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
+endif
+
+.DEFAULT_GOAL := build
+.PHONY: build run test check lint format fuzz asan tsan aarch64 clean deps-run deps-test deps-check
+
+deps-run deps-test deps-check: deps-%:
+	@scripts/install-deps $*
+
+# The program alone: no test library is needed for it.
+build: deps-run
+	@test -f build/release/build.ninja || cmake --preset release -DDELTAFIN_TESTS=OFF
+	@cmake --build build/release --target deltafin -j $(JOBS)
+
+run: build
+	@$(program) run --model "$(MODEL)" --prompt "$(PROMPT)" --max-new $(MAX_NEW)
+	@$(program) run --model "$(MODEL)" --chat --prompt "$(QUESTION)" --max-new $(MAX_NEW)
+	@echo "This was $(MODEL). The full Kimi K3 (1.56 TB): put the files of moonshotai/Kimi-K3 into a folder, then: $(program) run --model FOLDER --prompt TEXT"
+
+test: deps-test
+	@$(MAKE) --no-print-directory run
+	cmake --preset release -DDELTAFIN_TESTS=ON
+	cmake --build build/release -j $(JOBS)
+	cd build/release && $(ctest)
+	@$(MAKE) --no-print-directory fuzz
+
+check: deps-check
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory asan
+	@$(MAKE) --no-print-directory tsan
+	@$(MAKE) --no-print-directory aarch64
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=30
+
+asan tsan: deps-test
+	cmake --preset $@
+	cmake --build build/$@ -j $(JOBS)
+	cd build/$@ && $(ctest)
+
+aarch64: deps-check
+	scripts/aarch64-sysroot
+	cmake --preset $@
+	cmake --build build/$@ -j $(JOBS)
+	cd build/$@ && $(ctest)
+
+fuzz: deps-test
+	cmake --preset fuzz
+	cmake --build build/fuzz --target fuzzers -j $(JOBS)
+	cd build/fuzz && FUZZ_SECONDS=$(FUZZ_SECONDS) $(ctest)
+
+lint: deps-check
+	@test -f build/release/CMakeCache.txt && grep -q DELTAFIN_TESTS:BOOL=ON build/release/CMakeCache.txt || cmake --preset release -DDELTAFIN_TESTS=ON
+	scripts/lint $(JOBS)
+
+format: deps-check
+	git ls-files '*.cc' '*.h' | xargs clang-format-14 -i
+
+clean:
+	rm -rf build

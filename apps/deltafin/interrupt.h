@@ -1,0 +1,11 @@
+// Ctrl-C: the first asks to stop, the second kills.
+#pragma once
+
+namespace deltafin {
+
+// From now on SIGINT and SIGTERM set the flag below once; the next one has its default effect.
+void CatchInterrupts();
+// The signal that came, 0 when none did.
+int InterruptSignal() noexcept;
+
+}  // namespace deltafin

@@ -1,0 +1,71 @@
+// deltafin: the complete Kimi K3 on one ordinary computer.
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <new>
+
+#include "command_line.h"
+#include "deltafin/error.h"
+#include "environment.h"
+#include "interrupt.h"
+
+namespace deltafin {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+int Main(int argc, char** argv) {
+  CLI::App app{"Runs the complete Kimi K3 with the weights on disk."};
+  app.name("deltafin");
+  app.set_version_flag("--version", std::string("deltafin ") + DELTAFIN_VERSION);
+  app.require_subcommand(1);
+  int status = 0;
+  AddRunCommand(app, &status);
+  AddTokenizeCommand(app, &status);
+  AddRenderCommand(app, &status);
+  AddInfoCommand(app, &status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  return status;
+}
+
+}  // namespace
+
+std::string ReadTextFile(const std::string& path) {
+  std::ifstream file;
+  if (path != "-") {
+    file.open(path, std::ios::binary);
+    if (!file) {
+      throw Error(ErrorCode::kNotFound, path + ": cannot be opened for reading");
+    }
+  }
+  std::istream& in = path == "-" ? std::cin : file;
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (in.bad()) throw Error(ErrorCode::kIo, path + ": reading failed");
+  return text;
+}
+
+}  // namespace deltafin
+
+int main(int argc, char** argv) {
+  try {
+    return deltafin::Main(argc, argv);
+  } catch (const deltafin::Error& error) {
+    if (error.code() == deltafin::ErrorCode::kCancelled && deltafin::InterruptSignal() != 0) {
+      return 128 + deltafin::InterruptSignal();
+    }
+    std::fprintf(stderr, "deltafin: %s\n", error.what());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr,
+                 "deltafin: out of memory; pass a smaller --ram or --context, or free memory\n");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "deltafin: unexpected: %s\n", error.what());
+  }
+  return deltafin::kExitFailure;
+}

@@ -1,0 +1,138 @@
+#include "model_options.h"
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "environment.h"
+
+namespace deltafin {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "8G", "512M", "1.5G", "2GiB", or plain bytes; G and GB count in 2^30 as RAM is sold.
+uint64_t ParseBytes(const std::string& flag, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string unit(end, text.data() + text.size());
+  for (const char* suffix : {"iB", "B"}) {
+    if (unit.ends_with(suffix)) {
+      unit.resize(unit.size() - std::string(suffix).size());
+      break;
+    }
+  }
+  double scale = 0;
+  if (unit.empty()) scale = 1;
+  if (unit == "K" || unit == "k") scale = std::ldexp(1.0, 10);
+  if (unit == "M" || unit == "m") scale = std::ldexp(1.0, 20);
+  if (unit == "G" || unit == "g") scale = std::ldexp(1.0, 30);
+  if (unit == "T" || unit == "t") scale = std::ldexp(1.0, 40);
+  const double bytes = value * scale;
+  if (error != std::errc() || scale == 0 || !(bytes >= 1) || bytes > std::ldexp(1.0, 60)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                flag + ": expected a size like 8G, 512M or 1.5G, got \"" + text + "\"");
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
+CacheFormat ParseCache(const std::string& text) {
+  if (text == "f32") return CacheFormat::kF32;
+  if (text == "bf16") return CacheFormat::kBf16;
+  throw Error(ErrorCode::kInvalidArgument, "--cache: expected f32 or bf16, got \"" + text + "\"");
+}
+
+void CheckDevice(const std::string& text) {
+  if (text == "auto" || text == "cpu") return;
+  const bool gpu = text == "mps" || text == "cuda" || text.starts_with("gpu");
+  if (gpu) {
+    throw Error(ErrorCode::kUnsupported,
+                "--device " + text + ": this version computes on the CPU only; use auto or cpu");
+  }
+  throw Error(ErrorCode::kInvalidArgument, "--device: expected auto or cpu, got \"" + text + "\"");
+}
+
+void CheckSpine(const std::string& text) {
+  if (text == "auto" || text == "bf16") return;
+  if (text == "int8") {
+    throw Error(ErrorCode::kUnsupported,
+                "--spine int8: this version reads the released bf16 spine only; use auto or bf16");
+  }
+  throw Error(ErrorCode::kInvalidArgument, "--spine: expected auto or bf16, got \"" + text + "\"");
+}
+
+}  // namespace
+
+std::string DefaultModelDir() {
+  if (const std::string root = Environment("DELTAFIN_ROOT"); !root.empty()) {
+    const fs::path dir = fs::path(root) / "Kimi-K3";
+    if (fs::exists(dir / "config.json")) return dir.string();
+  }
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  // Beside a build folder of the repository, or in the share folder of an installation.
+  for (const char* relative :
+       {"../../models/k3-nano", "../../../models/k3-nano", "../share/deltafin/models/k3-nano"}) {
+    const fs::path dir = (program.parent_path() / relative).lexically_normal();
+    if (fs::exists(dir / "config.json")) return dir.string();
+  }
+  throw Error(ErrorCode::kNotFound,
+              "no model: the k3-nano that comes with the program was not found beside it; pass "
+              "--model DIR or set DELTAFIN_ROOT to the folder that holds Kimi-K3");
+}
+
+void AddModelOptions(CLI::App& command, ModelOptions* options) {
+  command
+      .add_option("--model", options->model,
+                  "Folder of the checkpoint (default: DELTAFIN_ROOT/Kimi-K3, else the bundled "
+                  "k3-nano)")
+      ->type_name("DIR");
+  command
+      .add_option("--ram", options->ram,
+                  "Memory that may be used, e.g. 8G (default: what the machine and its cgroups "
+                  "allow, less a reserve; K3_RAM_GB)")
+      ->type_name("SIZE");
+  command
+      .add_option("--context", options->context,
+                  "Tokens that a conversation may hold (default: 8192)")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  command
+      .add_option("--cache", options->cache,
+                  "Latent cache of the attention: f32 (default, no rounding) or bf16 (half the "
+                  "memory)")
+      ->type_name("FORMAT");
+  command.add_option("--threads", options->threads, "Compute threads (default: all processors)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command.add_option("--device", options->device, "auto or cpu (K3_DEV)")
+      ->type_name("NAME")
+      ->envname("K3_DEV");
+  command.add_option("--spine", options->spine, "auto or bf16 (K3_SPINE)")
+      ->type_name("NAME")
+      ->envname("K3_SPINE");
+  command
+      .add_option("--isa", options->isa,
+                  "Kernels: plain, avx2, avx512 or neon (default: the best; all give the same "
+                  "bits)")
+      ->type_name("NAME");
+}
+
+EngineOptions ToEngineOptions(const ModelOptions& options) {
+  EngineOptions engine;
+  engine.model_dir = options.model.empty() ? DefaultModelDir() : options.model;
+  engine.threads = options.threads;
+  engine.context_tokens = options.context;
+  engine.cache_format = ParseCache(options.cache);
+  engine.cpu_isa = options.isa;
+  CheckDevice(options.device);
+  CheckSpine(options.spine);
+  if (!options.ram.empty()) {
+    engine.ram_bytes = ParseBytes("--ram", options.ram);
+  } else if (const std::string gb = Environment("K3_RAM_GB"); !gb.empty()) {
+    engine.ram_bytes = ParseBytes("K3_RAM_GB", gb + "G");
+  }
+  return engine;
+}
+
+}  // namespace deltafin

@@ -1,0 +1,34 @@
+// The flags that say which model to open and with what.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "command_line.h"
+#include "deltafin/engine.h"
+
+namespace deltafin {
+
+// Values of the flags; strings are checked by ToEngineOptions.
+struct ModelOptions {
+  std::string model;
+  std::string ram;
+  std::string cache = "f32";
+  std::string device = "auto";
+  std::string spine = "auto";
+  std::string isa;
+  int threads = 0;
+  int64_t context = 0;
+};
+
+// Adds the flags to a subcommand; environment names give their defaults.
+void AddModelOptions(CLI::App& command, ModelOptions* options);
+
+// Throws Error(kInvalidArgument or kUnsupported) naming the flag.
+EngineOptions ToEngineOptions(const ModelOptions& options);
+
+// DELTAFIN_ROOT/Kimi-K3 if it is there, else the k3-nano that comes with the program. Throws
+// Error(kNotFound) when neither is.
+std::string DefaultModelDir();
+
+}  // namespace deltafin

@@ -1,0 +1,307 @@
+// deltafin run: a prompt in, text out, token by token.
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <optional>
+
+#include "command_line.h"
+#include "deltafin/chat.h"
+#include "deltafin/json.h"
+#include "deltafin/session.h"
+#include "environment.h"
+#include "interrupt.h"
+#include "model_options.h"
+#include "token_ids.h"
+
+namespace deltafin {
+namespace {
+
+constexpr int64_t kDefaultNewTokens = 256;
+
+struct RunOptions {
+  ModelOptions model;
+  std::string text;  // positional
+  std::string prompt;
+  std::string prompt_file;
+  std::string ids;
+  std::string system;
+  std::string effort = "max";
+  std::string logits;
+  bool chat = false;
+  bool no_think = false;
+  bool ignore_stop = false;
+  bool json = false;
+  std::optional<int64_t> max_new;
+};
+
+// The prompt's text from whichever source was given; exactly one must be.
+std::string PromptText(const RunOptions& options) {
+  const int sources = !options.text.empty() + !options.prompt.empty() +
+                      !options.prompt_file.empty() + !options.ids.empty();
+  if (sources != 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "run: expected one prompt (TEXT, -, --prompt, --prompt-file or --ids), got " +
+                    std::to_string(sources));
+  }
+  if (!options.prompt_file.empty()) return ReadTextFile(options.prompt_file);
+  if (options.text == "-") return ReadTextFile("-");
+  return options.text.empty() ? options.prompt : options.text;
+}
+
+ReasoningEffort ParseEffort(const std::string& text) {
+  if (text == "low") return ReasoningEffort::kLow;
+  if (text == "high") return ReasoningEffort::kHigh;
+  if (text == "max") return ReasoningEffort::kMax;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--effort: expected low, high or max, got \"" + text + "\"");
+}
+
+void CheckChatFlags(const RunOptions& options) {
+  if (options.chat && !options.ids.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "--chat renders text: it does not go with --ids");
+  }
+  if (!options.chat && (!options.system.empty() || options.no_think)) {
+    throw Error(ErrorCode::kInvalidArgument, "--system and --no-think need --chat");
+  }
+}
+
+// Shows and collects what is generated. Answers go to stdout; reasoning, which a pipe does not
+// want, to stderr.
+class Output {
+ public:
+  Output(const Tokenizer& tokenizer, std::unique_ptr<ChatParser> parser, bool show)
+      : tokenizer_(tokenizer), parser_(std::move(parser)), show_(show) {}
+
+  void Push(TokenId id, bool is_stop) {
+    if (parser_ != nullptr) {
+      Take(parser_->Push(id));
+    } else if (!is_stop) {
+      Answer(decoder_.Push(tokenizer_.Bytes(id)));
+    }
+  }
+
+  void Finish() {
+    if (parser_ != nullptr) {
+      Take(parser_->Finish());
+    } else {
+      Answer(decoder_.Finish());
+    }
+    if (!show_) return;
+    EndReasoning();
+    if (text_.empty() || text_.back() != '\n') std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
+
+  const std::string& text() const { return text_; }
+  const std::string& reasoning() const { return reasoning_; }
+  const std::vector<ToolCall>& calls() const { return calls_; }
+
+ private:
+  void Take(const ChatDelta& delta) {
+    Reasoning(delta.reasoning);
+    Answer(delta.content);
+    for (const ToolCall& call : delta.finished_calls) {
+      calls_.push_back(call);
+      if (show_) {
+        EndReasoning();
+        std::printf("\n[call %s %s]", call.name.c_str(), call.arguments.c_str());
+        std::fflush(stdout);
+      }
+    }
+  }
+
+  void Reasoning(const std::string& text) {
+    reasoning_ += text;
+    if (!show_ || text.empty()) return;
+    if (!reasoning_open_) std::fputs(dim_ ? "\033[2mthinking: " : "thinking: ", stderr);
+    reasoning_open_ = true;
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  }
+
+  void EndReasoning() {
+    if (reasoning_open_) std::fputs(dim_ ? "\033[0m\n" : "\n", stderr);
+    reasoning_open_ = false;
+  }
+
+  void Answer(const std::string& text) {
+    text_ += text;
+    if (!show_ || text.empty()) return;
+    EndReasoning();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  const Tokenizer& tokenizer_;
+  std::unique_ptr<ChatParser> parser_;  // null for raw text
+  bool show_;
+  bool dim_ = isatty(STDERR_FILENO) != 0;
+  bool reasoning_open_ = false;
+  StreamDecoder decoder_;
+  std::string text_;
+  std::string reasoning_;
+  std::vector<ToolCall> calls_;
+};
+
+// Raw little-endian float32, one row of vocab_size for every prompt position.
+class LogitsFile {
+ public:
+  explicit LogitsFile(const std::string& path)
+      : path_(path), file_(std::fopen(path.c_str(), "wb"), &std::fclose) {
+    if (file_ == nullptr) Fail();
+  }
+  void Write(std::span<const float> row) {
+    if (std::fwrite(row.data(), sizeof(float), row.size(), file_.get()) != row.size()) Fail();
+  }
+  void Close() {
+    if (std::fclose(file_.release()) != 0) Fail();
+  }
+
+ private:
+  [[noreturn]] void Fail() const {
+    throw Error(ErrorCode::kIo, "--logits " + path_ + ": cannot be written");
+  }
+  std::string path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+};
+
+const char* FinishName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
+double Rate(size_t count, double seconds) {
+  return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+}
+
+void PrintTimings(const std::vector<TokenId>& prompt, const GenerateResult& result) {
+  std::fprintf(stderr,
+               "%zu prompt tokens in %.2f s (%.1f per second), %zu new tokens in %.2f s "
+               "(%.1f per second), %s\n",
+               prompt.size(), result.prefill_seconds, Rate(prompt.size(), result.prefill_seconds),
+               result.tokens.size(), result.decode_seconds,
+               Rate(result.tokens.size(), result.decode_seconds), FinishName(result.finish_reason));
+}
+
+void PrintJson(const std::vector<TokenId>& prompt, const GenerateResult& result,
+               const Output& output) {
+  Json json{{"prompt_ids", prompt},
+            {"ids", result.tokens},
+            {"text", output.text()},
+            {"reasoning", output.reasoning()},
+            {"finish_reason", FinishName(result.finish_reason)}};
+  if (!output.calls().empty()) {
+    Json calls = Json::array();
+    for (const ToolCall& call : output.calls()) {
+      calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
+    }
+    json["tool_calls"] = calls;
+  }
+  json["timings"] = {
+      {"prefill_seconds", result.prefill_seconds},
+      {"prefill_tokens_per_second", Rate(prompt.size(), result.prefill_seconds)},
+      {"decode_seconds", result.decode_seconds},
+      {"decode_tokens_per_second", Rate(result.tokens.size(), result.decode_seconds)}};
+  std::cout << json.dump() << std::endl;
+}
+
+int Run(const RunOptions& options) {
+  CheckChatFlags(options);
+  const std::string text = PromptText(options);
+  const ReasoningEffort effort = ParseEffort(options.effort);
+  for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
+  const auto engine = Engine::Open(ToEngineOptions(options.model));
+  for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
+
+  const Tokenizer& tokenizer = engine->tokenizer();
+  std::vector<TokenId> prompt;
+  std::unique_ptr<ChatParser> parser;
+  if (options.chat) {
+    const RenderedChat chat = RenderSimpleChat({options.system, text, effort, !options.no_think});
+    prompt = chat.Encode(tokenizer);
+    parser = ChatParser::Create(tokenizer, chat.thinking);
+  } else {
+    prompt =
+        options.ids.empty() ? tokenizer.Encode(text, Specials::kPlain) : ParseTokenIds(options.ids);
+  }
+
+  CatchInterrupts();
+  const auto cancelled = [] { return InterruptSignal() != 0; };
+  const auto session = engine->NewSession();
+  Output output(tokenizer, std::move(parser), !options.json);
+  GenerateOptions generate;
+  generate.stop_at_stop_tokens = !options.ignore_stop;
+  // An answer ends by itself; a raw continuation need not.
+  generate.max_new_tokens =
+      options.max_new.value_or(options.chat ? engine->info().context_tokens : kDefaultNewTokens);
+  generate.cancelled = cancelled;
+  const std::vector<TokenId>& stops = engine->stop_tokens();
+  generate.on_token = [&](TokenId id) {
+    const bool is_stop =
+        !options.ignore_stop && std::find(stops.begin(), stops.end(), id) != stops.end();
+    output.Push(id, is_stop);
+    return !cancelled();
+  };
+
+  std::span<const TokenId> unread = prompt;
+  if (!options.logits.empty()) {
+    LogitsFile file(options.logits);
+    session->Append(
+        prompt, 0, [&](int64_t, std::span<const float> row) { file.Write(row); }, cancelled);
+    file.Close();
+    unread = {};
+  }
+  const GenerateResult result = session->Generate(unread, generate);
+  output.Finish();
+  if (options.json) {
+    PrintJson(prompt, result, output);
+  } else {
+    PrintTimings(prompt, result);
+  }
+  return result.finish_reason == FinishReason::kCancelled ? 128 + InterruptSignal() : 0;
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, int* status) {
+  CLI::App* command = app.add_subcommand("run", "Continue a text, or answer one question (--chat)");
+  auto options = std::make_shared<RunOptions>();
+  command->add_option("text", options->text, "The prompt, or - for standard input");
+  command->add_option("--prompt", options->prompt, "The prompt")->type_name("TEXT");
+  command->add_option("--prompt-file", options->prompt_file, "A file with the prompt")
+      ->type_name("FILE");
+  command->add_option("--ids", options->ids, "The prompt as token ids: 1,2,3")->type_name("IDS");
+  command->add_flag("--chat", options->chat, "Ask the prompt as a question in the chat format");
+  command->add_option("--system", options->system, "System message (with --chat)")
+      ->type_name("TEXT");
+  command->add_option("--effort", options->effort, "Thinking effort: low, high or max (default)")
+      ->type_name("LEVEL");
+  command->add_flag("--no-think", options->no_think, "Answer without thinking (with --chat)");
+  command
+      ->add_option("--max-new", options->max_new,
+                   "At most so many new tokens (default: 256; --chat: until the answer ends)")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  command->add_flag("--ignore-stop", options->ignore_stop,
+                    "Go on after the end of the message or document");
+  command
+      ->add_option("--logits", options->logits,
+                   "Write the logits of every prompt position: raw little-endian float32 "
+                   "[positions, vocabulary]")
+      ->type_name("FILE");
+  command->add_flag("--json", options->json,
+                    "One JSON object on stdout: prompt_ids, ids, text, reasoning, finish_reason, "
+                    "timings");
+  AddModelOptions(*command, &options->model);
+  command->callback([options, status] { *status = Run(*options); });
+}
+
+}  // namespace deltafin

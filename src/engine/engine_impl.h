@@ -1,0 +1,58 @@
+// The engine behind include/deltafin/engine.h. Internal to engine/.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "deltafin/engine.h"
+#include "device/device.h"
+#include "model/model.h"
+#include "store/checkpoint.h"
+#include "store/expert_store.h"
+#include "store/memory_plan.h"
+#include "store/spine_store.h"
+
+namespace deltafin {
+
+class EngineImpl : public Engine {
+ public:
+  explicit EngineImpl(const EngineOptions& options);
+
+  const ModelInfo& info() const override { return info_; }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  const std::vector<TokenId>& stop_tokens() const override { return stop_tokens_; }
+  std::vector<std::string> Describe() const override;
+  std::vector<PlanLine> plan() const override;
+  std::unique_ptr<Session> NewSession() override;
+
+  // For sessions.
+  const ModelConfig& config() const { return checkpoint_->config(); }
+  Model& model() { return *model_; }
+  Device& device() { return *device_; }
+  CacheFormat cache_format() const { return options_.cache_format; }
+  // Positions of a pass that the plan has room for, and of those with logits.
+  int64_t max_positions() const { return max_positions_; }
+  int64_t max_logits_positions() const { return max_logits_positions_; }
+
+ private:
+  void ChoosePassSize(uint64_t budget_bytes);
+  void FillInfo();
+
+  EngineOptions options_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<TokenId> stop_tokens_;
+  MemoryPlan plan_;
+  int64_t max_positions_ = 1;
+  int64_t max_logits_positions_ = 1;
+  ModelInfo info_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<SpineStore> spine_;
+  std::unique_ptr<ExpertStore> experts_;
+  std::unique_ptr<Model> model_;
+};
+
+}  // namespace deltafin

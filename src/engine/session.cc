@@ -1,0 +1,164 @@
+#include "deltafin/session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/format.h"
+#include "engine/session_impl.h"
+
+namespace deltafin {
+namespace {
+
+struct SnapshotImpl : Snapshot {
+  uint64_t size_bytes() const override {
+    return state.size() + tokens.size() * sizeof(TokenId) + last_logits.size() * sizeof(float);
+  }
+  int64_t num_tokens() const override { return static_cast<int64_t>(tokens.size()); }
+
+  const EngineImpl* engine = nullptr;
+  std::vector<TokenId> tokens;
+  std::vector<float> last_logits;
+  std::vector<std::byte> state;
+};
+
+// The lowest id wins a tie.
+TokenId Argmax(std::span<const float> logits) {
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+SessionImpl::SessionImpl(EngineImpl& engine)
+    : engine_(engine), state_(engine.config(), engine.device(), engine.cache_format()) {}
+
+void SessionImpl::CheckUsable() const {
+  if (usable_) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "session: a pass was interrupted or failed; restore a snapshot or start a new session");
+}
+
+void SessionImpl::CheckTokens(std::span<const TokenId> tokens) const {
+  for (TokenId token : tokens) {
+    if (token >= 0 && token < engine_.config().vocab_size) continue;
+    throw Error(ErrorCode::kInvalidArgument, format("token id: expected 0 to {}, got {}",
+                                                    engine_.config().vocab_size - 1, token));
+  }
+  const int64_t total = static_cast<int64_t>(tokens_.size() + tokens.size());
+  if (total > engine_.info().context_tokens) {
+    throw Error(
+        ErrorCode::kOutOfMemory,
+        format("context: {} tokens do not fit the {} that the memory plan has room for; pass "
+               "a larger --context (the model allows {})",
+               total, engine_.info().context_tokens, engine_.info().max_context_tokens));
+  }
+}
+
+bool SessionImpl::ContextIsFull() const {
+  return static_cast<int64_t>(tokens_.size()) >= engine_.info().context_tokens;
+}
+
+void SessionImpl::Append(std::span<const TokenId> tokens, int64_t chunk,
+                         const std::function<void(int64_t, std::span<const float>)>& logits,
+                         const std::function<bool()>& cancelled) {
+  CheckUsable();
+  CheckTokens(tokens);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  CatchUp(chunk, logits, cancelled);
+}
+
+void SessionImpl::CatchUp(int64_t chunk,
+                          const std::function<void(int64_t, std::span<const float>)>& logits,
+                          const std::function<bool()>& cancelled) {
+  const int64_t planned = logits ? engine_.max_logits_positions() : engine_.max_positions();
+  const int64_t step = chunk > 0 ? std::min(chunk, planned) : planned;
+  const ForwardHooks hooks{cancelled, trace_};
+  usable_ = false;  // until every pass has ended well
+  while (pending() > 0) {
+    const int64_t first = state_.num_tokens();
+    const int64_t count = std::min(step, pending());
+    const bool last_pass = count == pending();
+    const LogitsWanted wanted = logits      ? LogitsWanted::kAll
+                                : last_pass ? LogitsWanted::kLast
+                                            : LogitsWanted::kNone;
+    const Run run{&state_, std::span(tokens_).subspan(first, count), wanted};
+    const auto sink = [&](size_t, int64_t position, std::span<const float> row) {
+      if (logits) logits(first + position, row);
+      if (position == count - 1) last_logits_.assign(row.begin(), row.end());
+    };
+    engine_.model().Forward({&run, 1}, sink, hooks);
+  }
+  usable_ = true;
+}
+
+std::span<const float> SessionImpl::last_logits() const {
+  DF_CHECK(!last_logits_.empty());
+  return last_logits_;
+}
+
+GenerateResult SessionImpl::Generate(std::span<const TokenId> prompt,
+                                     const GenerateOptions& options) {
+  CheckUsable();
+  CheckTokens(prompt);
+  if (tokens_.empty() && prompt.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "prompt: expected at least one token, got none");
+  }
+  tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());
+
+  GenerateResult result;
+  const std::vector<TokenId>& stops = engine_.stop_tokens();
+  auto start = std::chrono::steady_clock::now();
+  try {
+    CatchUp(0, nullptr, options.cancelled);
+    result.prefill_seconds = SecondsSince(start);
+    start = std::chrono::steady_clock::now();
+    while (static_cast<int64_t>(result.tokens.size()) < options.max_new_tokens &&
+           !ContextIsFull()) {
+      CatchUp(0, nullptr, options.cancelled);  // the token chosen last
+      const TokenId token = Argmax(last_logits_);
+      tokens_.push_back(token);
+      result.tokens.push_back(token);
+      result.decode_seconds = SecondsSince(start);
+      if (options.on_token && !options.on_token(token)) {
+        result.finish_reason = FinishReason::kCancelled;
+        break;
+      }
+      if (options.stop_at_stop_tokens &&
+          std::find(stops.begin(), stops.end(), token) != stops.end()) {
+        result.finish_reason = FinishReason::kStop;
+        break;
+      }
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCancelled) throw;
+    result.finish_reason = FinishReason::kCancelled;
+  }
+  return result;
+}
+
+std::unique_ptr<Snapshot> SessionImpl::Save() const {
+  CheckUsable();
+  auto snapshot = std::make_unique<SnapshotImpl>();
+  snapshot->engine = &engine_;
+  snapshot->tokens = tokens_;
+  snapshot->last_logits = last_logits_;
+  snapshot->state = state_.Save();
+  return snapshot;
+}
+
+void SessionImpl::Restore(const Snapshot& snapshot) {
+  const auto* saved = dynamic_cast<const SnapshotImpl*>(&snapshot);
+  if (saved == nullptr || saved->engine != &engine_) {
+    throw Error(ErrorCode::kInvalidArgument, "snapshot: made by another engine");
+  }
+  state_.Restore(saved->state);
+  tokens_ = saved->tokens;
+  last_logits_ = saved->last_logits;
+  usable_ = true;
+}
+
+}  // namespace deltafin

@@ -1,0 +1,49 @@
+// The session behind include/deltafin/session.h. Internal to engine/.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "deltafin/session.h"
+#include "engine/engine_impl.h"
+#include "model/sequence_state.h"
+#include "model/trace.h"
+
+namespace deltafin {
+
+class SessionImpl : public Session {
+ public:
+  explicit SessionImpl(EngineImpl& engine);
+
+  const std::vector<TokenId>& tokens() const override { return tokens_; }
+  void Append(std::span<const TokenId> tokens, int64_t chunk,
+              const std::function<void(int64_t position, std::span<const float>)>& logits,
+              const std::function<bool()>& cancelled) override;
+  std::span<const float> last_logits() const override;
+  GenerateResult Generate(std::span<const TokenId> prompt, const GenerateOptions& options) override;
+  std::unique_ptr<Snapshot> Save() const override;
+  void Restore(const Snapshot& snapshot) override;
+
+  // Observes the passes from now on; null ends it. For tests.
+  void set_trace(TraceSink* trace) { trace_ = trace; }
+
+ private:
+  // Tokens that are in tokens_ and not yet in the state.
+  int64_t pending() const { return static_cast<int64_t>(tokens_.size()) - state_.num_tokens(); }
+  bool ContextIsFull() const;
+  void CheckUsable() const;
+  void CheckTokens(std::span<const TokenId> tokens) const;
+  // Runs the tokens of tokens_ that the state lacks.
+  void CatchUp(int64_t chunk,
+               const std::function<void(int64_t position, std::span<const float>)>& logits,
+               const std::function<bool()>& cancelled);
+
+  EngineImpl& engine_;
+  SequenceState state_;
+  std::vector<TokenId> tokens_;
+  std::vector<float> last_logits_;
+  bool usable_ = true;  // no pass failed half way
+  TraceSink* trace_ = nullptr;
+};
+
+}  // namespace deltafin

@@ -1,0 +1,22 @@
+// How much memory this process may use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace deltafin {
+
+struct MemoryLimits {
+  uint64_t physical_bytes = 0;   // of the machine
+  uint64_t available_bytes = 0;  // of those, free or reclaimable now
+  // The smallest limit that binds this process: physical memory, every cgroup (v1 and v2) from its
+  // own up to the root, RLIMIT_AS and RLIMIT_DATA.
+  uint64_t limit_bytes = 0;
+  std::string limited_by;  // "physical memory", "cgroup /a/b", "RLIMIT_AS"
+};
+
+// `root` is "/" except in tests, which lay out their own /proc and /sys below it. Limits that
+// cannot be read do not bind.
+MemoryLimits ReadMemoryLimits(const std::string& root = "/");
+
+}  // namespace deltafin

@@ -1,0 +1,212 @@
+// File systems for tests: files in memory, and a wrapper that makes any file system fail on cue.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "io/file.h"
+#include "io/read_loop.h"
+
+namespace deltafin {
+
+// Files that exist by their path only; there are no folders. Thread-safe once filled.
+class MemoryFileSystem final : public FileSystem {
+ public:
+  void Write(const std::string& path, std::string bytes) {
+    files_[path] = std::make_shared<const std::string>(std::move(bytes));
+  }
+
+  std::unique_ptr<ReadableFile> OpenForReading(const std::string& path) override {
+    const auto file = files_.find(path);
+    if (file == files_.end()) {
+      throw Error(ErrorCode::kNotFound, path + ": cannot open: No such file or directory");
+    }
+    return std::make_unique<File>(path, file->second);
+  }
+  bool Exists(const std::string& path) override { return files_.contains(path); }
+
+ private:
+  class File final : public ReadableFile {
+   public:
+    File(std::string path, std::shared_ptr<const std::string> bytes)
+        : path_(std::move(path)), bytes_(std::move(bytes)) {}
+    void ReadAt(uint64_t offset, std::span<std::byte> dst) const override {
+      const auto pread = [this](void* to, size_t bytes, off_t at) -> ssize_t {
+        const size_t begin = std::min(static_cast<size_t>(at), bytes_->size());
+        const size_t count = std::min(bytes, bytes_->size() - begin);
+        std::memcpy(to, bytes_->data() + begin, count);
+        return static_cast<ssize_t>(count);
+      };
+      ReadFully(pread, path_, offset, dst);
+    }
+    uint64_t size() const override { return bytes_->size(); }
+    const std::string& path() const override { return path_; }
+
+   private:
+    const std::string path_;
+    const std::shared_ptr<const std::string> bytes_;
+  };
+
+  std::map<std::string, std::shared_ptr<const std::string>> files_;
+};
+
+// Passes everything on to `base` except what it was told to break. Files are chosen by the end of
+// their path; "" chooses all. Thread-safe: faults may be set and cleared while files are open.
+class FaultyFileSystem final : public FileSystem {
+ public:
+  // `base` must outlive this and its files; this must outlive its files.
+  explicit FaultyFileSystem(FileSystem& base) : base_(base) {}
+
+  // Counting from now, read number `skip` (0: the next one) and the `count - 1` after it throw
+  // Error(kIo) as a failing disk would. Reads of other files do not count.
+  void FailReads(const std::string& path_end, int64_t skip, int64_t count = 1) {
+    const std::lock_guard lock(mutex_);
+    failures_.push_back({path_end, skip, count});
+  }
+  // The file seems `bytes` long when it is opened from now on, and reads beyond that fail.
+  void Truncate(const std::string& path_end, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    truncations_.push_back({path_end, bytes, /*hides_size=*/false});
+  }
+  // The same for files that are open: the size that they had when opened stays.
+  void TruncateAfterOpen(const std::string& path_end, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    truncations_.push_back({path_end, bytes, /*hides_size=*/true});
+  }
+  // The byte at `offset` reads as itself xor `mask`.
+  void ChangeByte(const std::string& path_end, uint64_t offset, uint8_t mask) {
+    const std::lock_guard lock(mutex_);
+    changes_.push_back({path_end, offset, mask});
+  }
+  // Every read waits this long first.
+  void SetDelay(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
+  void ClearFaults() {
+    const std::lock_guard lock(mutex_);
+    failures_.clear();
+    truncations_.clear();
+    changes_.clear();
+    delay_us_ = 0;
+  }
+
+  int64_t num_reads() const { return num_reads_; }
+  uint64_t bytes_read() const { return bytes_read_; }
+
+  std::unique_ptr<ReadableFile> OpenForReading(const std::string& path) override {
+    return std::make_unique<File>(*this, base_.OpenForReading(path));
+  }
+  bool Exists(const std::string& path) override { return base_.Exists(path); }
+
+ private:
+  struct Failure {
+    std::string path_end;
+    int64_t skip;
+    int64_t count;
+  };
+  struct Truncation {
+    std::string path_end;
+    uint64_t bytes;
+    bool hides_size;
+  };
+  struct Change {
+    std::string path_end;
+    uint64_t offset;
+    uint8_t mask;
+  };
+
+  class File final : public ReadableFile {
+   public:
+    File(FaultyFileSystem& fs, std::unique_ptr<ReadableFile> base)
+        : fs_(fs), base_(std::move(base)), size_(fs_.LimitOf(*base_, /*at_open=*/true)) {}
+    void ReadAt(uint64_t offset, std::span<std::byte> dst) const override {
+      fs_.Read(*base_, offset, dst);
+    }
+    uint64_t size() const override { return size_; }
+    const std::string& path() const override { return base_->path(); }
+
+   private:
+    FaultyFileSystem& fs_;
+    const std::unique_ptr<ReadableFile> base_;
+    const uint64_t size_;
+  };
+
+  static bool Chooses(const std::string& path_end, const ReadableFile& file) {
+    return std::string_view(file.path()).ends_with(path_end);
+  }
+
+  uint64_t LimitOf(const ReadableFile& file, bool at_open) {
+    const std::lock_guard lock(mutex_);
+    uint64_t limit = file.size();
+    for (const Truncation& t : truncations_) {
+      if (Chooses(t.path_end, file) && !(at_open && t.hides_size)) limit = std::min(limit, t.bytes);
+    }
+    return limit;
+  }
+
+  bool MustFail(const ReadableFile& file) {
+    const std::lock_guard lock(mutex_);
+    bool fails = false;
+    for (Failure& f : failures_) {
+      if (!Chooses(f.path_end, file)) continue;
+      if (f.skip > 0) {
+        --f.skip;
+      } else if (f.count > 0) {
+        --f.count;
+        fails = true;
+      }
+    }
+    return fails;
+  }
+
+  void Read(const ReadableFile& file, uint64_t offset, std::span<std::byte> dst) {
+    ++num_reads_;
+    if (const int64_t delay = delay_us_; delay > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(delay));
+    }
+    const bool fails = MustFail(file);
+    const uint64_t limit = LimitOf(file, /*at_open=*/false);
+    // Through the real loop, so that messages are the real ones.
+    const auto pread = [&](void* to, size_t bytes, off_t at) -> ssize_t {
+      if (fails) {
+        errno = EIO;
+        return -1;
+      }
+      const uint64_t begin = std::min(static_cast<uint64_t>(at), limit);
+      const size_t count = std::min<uint64_t>(bytes, limit - begin);
+      file.ReadAt(begin, {static_cast<std::byte*>(to), count});
+      return static_cast<ssize_t>(count);
+    };
+    ReadFully(pread, file.path(), offset, dst);
+    bytes_read_ += dst.size();
+
+    const std::lock_guard lock(mutex_);
+    for (const Change& c : changes_) {
+      if (Chooses(c.path_end, file) && c.offset >= offset && c.offset - offset < dst.size()) {
+        dst[c.offset - offset] ^= std::byte{c.mask};
+      }
+    }
+  }
+
+  FileSystem& base_;
+  std::mutex mutex_;
+  std::vector<Failure> failures_;
+  std::vector<Truncation> truncations_;
+  std::vector<Change> changes_;
+  std::atomic<int64_t> delay_us_ = 0;
+  std::atomic<int64_t> num_reads_ = 0;
+  std::atomic<uint64_t> bytes_read_ = 0;
+};
+
+}  // namespace deltafin

@@ -1,0 +1,109 @@
+// The two kinds of attention of Kimi K3: KDA (spec 3.2) and MLA (spec 3.3).
+#include <cmath>
+
+#include "model/model.h"
+#include "model/pass.h"
+
+namespace deltafin {
+
+// x: [n, hidden], already normed; out: [n, hidden].
+void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out) {
+  const int64_t n = pass.n;
+  const int64_t heads = config_.kda_heads;
+  const int64_t dim = config_.kda_head_dim;
+  const int64_t width = config_.kda_width();
+  Workspace::Frame frame(workspace_);
+  float* projected = frame.Take(n * width);
+  float* q = frame.Take(n * width);
+  float* k = frame.Take(n * width);
+  float* v = frame.Take(n * width);
+  float* alpha = frame.Take(n * width);
+  float* gate = frame.Take(n * width);
+  float* low_rank = frame.Take(n * dim);
+  float* beta = frame.Take(n * heads);
+
+  // Projection, causal convolution over the sequence, SiLU.
+  const auto project = [&](SpineMatrix matrix, SpineVector conv, int which, float* y) {
+    Linear(spine, matrix, x, projected, width, n);  // [n, heads * dim]
+    for (size_t r = 0; r < pass.runs.size(); ++r) {
+      const int64_t offset = pass.first_row[r] * width;
+      device_.ShortConv(y + offset, projected + offset, spine.Vector(conv),
+                        pass.runs[r].state->conv_history(layer, which),
+                        static_cast<int64_t>(pass.runs[r].tokens.size()), width);
+    }
+  };
+  project(SpineMatrix::kQProj, SpineVector::kQConv, 0, q);
+  project(SpineMatrix::kKProj, SpineVector::kKConv, 1, k);
+  project(SpineMatrix::kVProj, SpineVector::kVConv, 2, v);
+  const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  device_.L2Normalize(q, n * heads, dim, q_scale);
+  device_.L2Normalize(k, n * heads, dim, 1.0f);
+
+  Linear(spine, SpineMatrix::kFaProj, x, low_rank, dim, n);        // [n, dim]
+  Linear(spine, SpineMatrix::kFbProj, low_rank, alpha, width, n);  // [n, heads * dim]
+  Linear(spine, SpineMatrix::kBProj, x, beta, heads, n);           // [n, heads]
+  device_.KdaGates(alpha, beta, spine.Vector(SpineVector::kALog),
+                   spine.Vector(SpineVector::kDtBias), n, heads, dim, config_.gate_lower_bound);
+
+  float* o = projected;  // [n, heads * dim]; the projections are used up
+  for (size_t r = 0; r < pass.runs.size(); ++r) {
+    const int64_t row = pass.first_row[r];
+    const int64_t offset = row * width;
+    device_.KdaRecurrence(o + offset, pass.runs[r].state->kda_state(layer), q + offset, k + offset,
+                          v + offset, alpha + offset, beta + row * heads,
+                          static_cast<int64_t>(pass.runs[r].tokens.size()), heads, dim);
+  }
+  Linear(spine, SpineMatrix::kGProj, x, gate, width, n);  // [n, heads * dim]
+  device_.GatedRmsNorm(o, gate, spine.Vector(SpineVector::kONorm), n * heads, dim,
+                       config_.rms_norm_eps);
+  Linear(spine, SpineMatrix::kOProj, o, out, config_.hidden_size, n);  // [n, hidden]
+}
+
+// x: [n, hidden], already normed; out: [n, hidden]. Absorbed form: keys and values are never
+// expanded, the cache holds the normed latent and the shared k_pe.
+void Model::MlaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out) {
+  // The official code builds these two norms without passing eps: its default, not rms_norm_eps.
+  constexpr float kLowRankEps = 1e-6f;
+  const int64_t n = pass.n;
+  const MlaShape shape{config_.mla_heads, config_.qk_nope_head_dim, config_.qk_rope_head_dim,
+                       config_.v_head_dim, config_.kv_lora_rank};
+  const int64_t query_width = shape.num_heads * shape.query_dim();
+  const int64_t value_width = shape.num_heads * shape.v_dim;
+  Workspace::Frame frame(workspace_);
+  float* q_latent = frame.Take(n * config_.q_lora_rank);
+  float* q = frame.Take(n * query_width);
+  float* latent = frame.Take(n * shape.latent_dim());
+  float* absorbed = frame.Take(n * shape.num_heads * shape.latent_dim());
+  float* attended = frame.Take(n * shape.num_heads * shape.kv_lora);
+  float* o = frame.Take(n * value_width);
+  float* gate = frame.Take(n * value_width);
+
+  Linear(spine, SpineMatrix::kQaProj, x, q_latent, config_.q_lora_rank, n);  // [n, q_lora]
+  device_.RmsNorm(q_latent, q_latent, spine.Vector(SpineVector::kQaNorm), n, config_.q_lora_rank,
+                  config_.q_lora_rank, kLowRankEps);
+  Linear(spine, SpineMatrix::kQbProj, q_latent, q, query_width, n);        // [n, heads, 192]
+  Linear(spine, SpineMatrix::kKvaProj, x, latent, shape.latent_dim(), n);  // [n, kv_lora + rope]
+  // Only the latent is normed, k_pe is kept as it is.
+  device_.RmsNorm(latent, latent, spine.Vector(SpineVector::kKvaNorm), n, shape.kv_lora,
+                  shape.latent_dim(), kLowRankEps);
+
+  const Matrix kv_b = spine.Whole(SpineMatrix::kKvbProj);
+  device_.MlaAbsorbQuery(absorbed, kv_b, q, n, shape);  // [n, heads, kv_lora + rope]
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.query_dim()));
+  for (size_t r = 0; r < pass.runs.size(); ++r) {
+    const int64_t row = pass.first_row[r];
+    const int64_t first = pass.runs[r].state->num_tokens();
+    const int64_t count = static_cast<int64_t>(pass.runs[r].tokens.size());
+    const LatentCacheView cache = pass.runs[r].state->cache(layer);
+    device_.MlaAppend(cache, latent + row * shape.latent_dim(), first, count, shape);
+    device_.MlaAttend(attended + row * shape.num_heads * shape.kv_lora,
+                      absorbed + row * shape.num_heads * shape.latent_dim(), cache, first, count,
+                      shape, scale);  // [count, heads, kv_lora]
+  }
+  device_.MlaExpandValue(o, kv_b, attended, n, shape);          // [n, heads, v]
+  Linear(spine, SpineMatrix::kGProj, x, gate, value_width, n);  // [n, heads * v]
+  device_.SigmoidGate(o, gate, n * value_width);
+  Linear(spine, SpineMatrix::kOProj, o, out, config_.hidden_size, n);  // [n, hidden]
+}
+
+}  // namespace deltafin

@@ -1,0 +1,73 @@
+// What a sequence carries from one token to the next: KDA states, convolution histories and the
+// latent cache of the MLA layers (spec section 5).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "deltafin/types.h"
+#include "device/device.h"
+#include "store/model_config.h"
+
+namespace deltafin {
+
+// Tokens of latent cache that are allocated at a time.
+inline constexpr int64_t kCachePageTokens = 256;
+static_assert(kCachePageTokens % kAttentionBlock == 0);
+
+// Owns device memory; grows by pages, never copies old ones. Not thread-safe. `config` and `device`
+// must outlive it.
+class SequenceState {
+ public:
+  SequenceState(const ModelConfig& config, Device& device, CacheFormat format);
+
+  int64_t num_tokens() const { return num_tokens_; }
+  CacheFormat cache_format() const { return format_; }
+
+  // Makes room in the latent caches for `num_tokens` in total. Throws Error(kOutOfMemory).
+  void Reserve(int64_t num_tokens);
+  // The pass that just ended added n tokens.
+  void Advance(int64_t n) { num_tokens_ += n; }
+  // Back to an empty sequence. Pages are kept.
+  void Clear();
+
+  // KDA layers: [heads, key, value].
+  float* kda_state(int64_t layer) const { return layers_[layer].kda.floats(); }
+  // KDA layers: history of q (0), k (1) or v (2), [3, channels], oldest first.
+  float* conv_history(int64_t layer, int which) const;
+  // MLA layers.
+  LatentCacheView cache(int64_t layer) const;
+
+  // The whole state as host bytes, and back. A saved state fits any sequence of the same model and
+  // cache format, on any device.
+  std::vector<std::byte> Save() const;
+  // Throws Error(kInvalidArgument) when `saved` is not such a state.
+  void Restore(std::span<const std::byte> saved);
+
+  // Bytes of device memory for `num_tokens` tokens of context.
+  static uint64_t Bytes(const ModelConfig& config, CacheFormat format, int64_t num_tokens);
+
+ private:
+  struct Layer {
+    DeviceBuffer kda;
+    DeviceBuffer conv;
+    std::vector<DeviceBuffer> pages;
+    std::vector<void*> page_addresses;
+  };
+  struct SavedHeader;
+  template <class Visit>
+  void VisitParts(int64_t num_tokens, Visit&& visit) const;
+
+  int64_t token_bytes() const;  // of one layer's latent cache
+  size_t kda_bytes() const;
+  size_t conv_bytes() const;
+
+  const ModelConfig& config_;
+  Device& device_;
+  CacheFormat format_;
+  int64_t num_tokens_ = 0;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace deltafin

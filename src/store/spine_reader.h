@@ -1,0 +1,40 @@
+// Reading parts of the spine from a checkpoint: what a resident and a streaming store share.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "base/buffer.h"
+#include "deltafin/types.h"
+#include "store/checkpoint.h"
+#include "store/layout.h"
+
+namespace deltafin {
+
+// The small tensors of one layer, or of the top, widened to fp32. 0.6 MB for a KDA layer of the
+// release: every store keeps them. Immutable.
+class SpineVectors {
+ public:
+  // Throws Error when a read fails.
+  SpineVectors(const Checkpoint& checkpoint, const LayerLayout& layout);
+
+  // `id` is in the layout.
+  const float* Get(SpineVector id) const;
+
+ private:
+  AlignedBuffer<float> values_;
+  std::array<const float*, static_cast<size_t>(SpineVector::kCount)> begins_ = {};
+};
+
+// Layer 0 .. num_layers - 1, or num_layers for the top.
+LayerLayout LayoutOfSpine(const ModelConfig& config, int64_t layer);
+
+// The view of a whole matrix of the checkpoint whose bytes are at `data`.
+Matrix ViewMatrix(const MatrixSpec& spec, const std::byte* data);
+
+// Reads the rows of the embedding one by one and widens them: out is [tokens.size(), hidden_size].
+// Throws Error(kInvalidArgument) for an id outside the vocabulary, and when a read fails.
+// Thread-safe.
+void ReadEmbeddingRows(const Checkpoint& checkpoint, std::span<const TokenId> tokens, float* out);
+
+}  // namespace deltafin

@@ -1,0 +1,242 @@
+"""The program as a person uses it: flags, output, signals, exit codes.
+
+Run by ctest with DELTAFIN_PROGRAM (the command, an emulator in front of it where needed) and
+DELTAFIN_SOURCE_DIR in the environment.
+"""
+
+import json
+import os
+import shlex
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+PROGRAM = shlex.split(os.environ["DELTAFIN_PROGRAM"])
+SOURCE = os.environ["DELTAFIN_SOURCE_DIR"]
+NANO = os.path.join(SOURCE, "models", "k3-nano")
+PROMPTS = json.load(open(os.path.join(SOURCE, "tests", "data", "nano", "prompts.json")))
+
+
+def clean_environment(extra=None):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("K3_", "DELTAFIN_ROOT"))}
+    env.update(extra or {})
+    return env
+
+
+def run(*args, stdin=None, env=None, check=True):
+    done = subprocess.run(PROGRAM + list(args), input=stdin, env=clean_environment(env),
+                          capture_output=True, timeout=240)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{args}: exit {done.returncode}: {done.stderr.decode()}")
+    return done
+
+
+def run_json(*args, **kwargs):
+    return json.loads(run(*args, "--json", **kwargs).stdout)
+
+
+class Run(unittest.TestCase):
+    def test_continues_a_text_as_the_oracle_does(self):
+        prompt = PROMPTS[0]
+        out = run_json("run", "--prompt", prompt["text"], "--max-new", "64", "--ignore-stop")
+        self.assertEqual(out["prompt_ids"], prompt["ids"])
+        self.assertEqual(out["ids"], prompt["greedy_ids"])
+        self.assertEqual(out["finish_reason"], "length")
+        self.assertTrue(out["text"].startswith(" Paris."))
+        self.assertGreater(out["timings"]["decode_tokens_per_second"], 0)
+
+    def test_stops_at_the_end_of_the_document(self):
+        out = run_json("run", "--prompt", PROMPTS[0]["text"])
+        self.assertEqual(out["finish_reason"], "stop")
+        self.assertEqual(out["ids"], PROMPTS[0]["greedy_ids"][: PROMPTS[0]["stop_index"] + 1])
+        self.assertEqual(out["text"], " Paris.")  # the marker itself is not text
+
+    def test_answers_a_question_in_the_chat_format(self):
+        chats = [p for p in PROMPTS if p["kind"] == "chat" and len(p["messages"]) == 1
+                 and p["options"] == {"thinking": True, "thinking_effort": "max"}]
+        self.assertTrue(chats)
+        for chat in chats[:2]:
+            out = run_json("run", "--chat", "--prompt", chat["messages"][0]["content"])
+            self.assertEqual(out["prompt_ids"], chat["ids"])
+            stop = chat["stop_index"]
+            expected = chat["greedy_ids"] if stop is None else chat["greedy_ids"][: stop + 1]
+            self.assertEqual(out["ids"][: len(expected)], expected)
+            for marker in ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"):
+                self.assertNotIn(marker, out["text"] + out["reasoning"])
+
+    def test_answer_on_stdout_reasoning_and_notes_on_stderr(self):
+        out = run("run", "--chat", "--prompt", "What is the capital of France?")
+        as_json = run_json("run", "--chat", "--prompt", "What is the capital of France?")
+        self.assertEqual(out.stdout.decode(), as_json["text"] + "\n")
+        stderr = out.stderr.decode()
+        self.assertIn("thinking: " + as_json["reasoning"], stderr)
+        self.assertIn("k3-nano", stderr.splitlines()[0])
+        self.assertIn("threads", stderr)
+
+    def test_prompt_sources_agree(self):
+        text = "The capital of France is"
+        expected = run("run", "--prompt", text, "--max-new", "4").stdout
+        self.assertEqual(run("run", text, "--max-new", "4").stdout, expected)
+        self.assertEqual(run("run", "-", "--max-new", "4", stdin=text.encode()).stdout, expected)
+        ids = ",".join(map(str, PROMPTS[0]["ids"]))
+        self.assertEqual(run("run", "--ids", ids, "--max-new", "4").stdout, expected)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(text.encode())
+            file.flush()
+            self.assertEqual(run("run", "--prompt-file", file.name, "--max-new", "4").stdout,
+                             expected)
+
+    def test_logits_of_every_prompt_position(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "logits")
+            out = run_json("run", "--prompt", PROMPTS[0]["text"], "--logits", path, "--max-new", "0")
+            self.assertEqual(out["ids"], [])
+            data = open(path, "rb").read()
+            positions = len(PROMPTS[0]["ids"])
+            self.assertEqual(len(data) % (4 * positions), 0)
+            vocab = len(data) // 4 // positions
+            last = struct.unpack(f"<{vocab}f", data[-4 * vocab:])
+            self.assertEqual(max(range(vocab), key=last.__getitem__), PROMPTS[0]["greedy_ids"][0])
+            with_text = run_json("run", "--prompt", PROMPTS[0]["text"], "--logits", path,
+                                 "--max-new", "8", "--ignore-stop")
+            self.assertEqual(open(path, "rb").read(), data)
+            self.assertEqual(with_text["ids"], PROMPTS[0]["greedy_ids"][:8])
+
+    def test_threads_and_cache_do_not_change_the_text(self):
+        texts = {run("run", "--prompt", "Once upon a time", "--max-new", "12", *flags).stdout
+                 for flags in ((), ("--threads", "1"), ("--threads", "3"), ("--isa", "plain"))}
+        self.assertEqual(len(texts), 1)
+        run("run", "--prompt", "Once upon a time", "--max-new", "4", "--cache", "bf16")
+
+    def test_interrupt_prints_what_there_is_and_exits_130(self):
+        process = subprocess.Popen(
+            PROGRAM + ["run", "--prompt", "Once upon a time", "--max-new", "100000",
+                       "--ignore-stop", "--context", "200000"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
+        first = process.stdout.read(1)  # generation has begun
+        process.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        rest, stderr = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertTrue((first + rest).endswith(b"\n"))
+        self.assertIn(b"cancelled", stderr)
+
+    def test_interrupt_with_json_still_prints_the_object(self):
+        process = subprocess.Popen(
+            PROGRAM + ["run", "--prompt", "Once upon a time", "--max-new", "100000", "--json",
+                       "--ignore-stop", "--context", "200000"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
+        while b"spine" not in process.stderr.readline():
+            pass
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertEqual(json.loads(stdout)["finish_reason"], "cancelled")
+
+    def test_errors_are_one_clear_line(self):
+        cases = [
+            (("run",), "expected one prompt"),
+            (("run", "--prompt", "a", "--ids", "1"), "expected one prompt"),
+            (("run", "--prompt", "a", "--model", "/nowhere"), "/nowhere"),
+            (("run", "--ids", "1,x"), "token ids"),
+            (("run", "--ids", "999999"), "token id"),
+            (("run", "--prompt-file", "/nowhere"), "/nowhere"),
+            (("run", "--prompt", "a", "--effort", "medium"), "low, high or max"),
+            (("run", "--prompt", "a", "--system", "b"), "--chat"),
+            (("run", "--prompt", "a", "--ram", "lots"), "--ram"),
+            (("run", "--prompt", "a", "--ram", "1M"), "at least"),
+            (("run", "--prompt", "a", "--cache", "f16"), "--cache"),
+            (("run", "--prompt", "a", "--device", "gpu"), "--device"),
+            (("run", "--prompt", "a", "--spine", "int4"), "--spine"),
+            (("run", "--prompt", "a", "--isa", "mmx"), "instruction set"),
+            (("run", "--prompt", "a", "--logits", "/nowhere/x"), "/nowhere/x"),
+            (("run", "--prompt", "a b c d e f g h", "--context", "2"), "--context"),
+            (("tokenize", "--decode", "4608"), "4608"),
+            (("render", "/nowhere"), "/nowhere"),
+            (("info", "--model", "/nowhere"), "/nowhere"),
+        ]
+        for args, expected in cases:
+            with self.subTest(args=args):
+                done = run(*args, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertEqual(done.stdout, b"")
+                last = done.stderr.decode().strip().splitlines()[-1]
+                self.assertTrue(last.startswith("deltafin: "), last)
+                self.assertIn(expected, last)
+
+    def test_wrong_flags_exit_2_and_help_exits_0(self):
+        for args in ((), ("fly",), ("run", "--no-such-flag"), ("run", "x", "--max-new", "-1")):
+            self.assertEqual(run(*args, check=False).returncode, 2, args)
+        for command in ("run", "tokenize", "render", "info"):
+            self.assertIn(b"--help", run(command, "--help").stdout)
+        self.assertTrue(run("--version").stdout.startswith(b"deltafin "))
+
+    def test_environment_names_are_defaults_of_flags(self):
+        args = ("run", "--prompt", "a", "--max-new", "1")
+        self.assertNotEqual(run(*args, env={"K3_DEV": "mps"}, check=False).returncode, 0)
+        self.assertNotEqual(run(*args, env={"K3_RAM_GB": "x"}, check=False).returncode, 0)
+        self.assertIn(b"--ram", run(*args, env={"K3_RAM_GB": "1"}).stderr)
+        self.assertIn(b"K3_TEMPLATES", run(*args, env={"K3_TEMPLATES": "1"}).stderr)
+        run(*args, "--device", "cpu", env={"K3_DEV": "mps"})  # the flag wins
+        with tempfile.TemporaryDirectory() as root:
+            os.symlink(NANO, os.path.join(root, "Kimi-K3"))
+            info = run_json("info", env={"DELTAFIN_ROOT": root})
+            self.assertEqual(info["dir"], os.path.join(root, "Kimi-K3"))
+
+
+class Tokenize(unittest.TestCase):
+    def test_round_trip(self):
+        ids = run("tokenize", "The capital of France is").stdout.split()
+        self.assertEqual([int(i) for i in ids], PROMPTS[0]["ids"])
+        text = run("tokenize", "--decode", " ".join(i.decode() for i in ids)).stdout
+        self.assertEqual(text, b"The capital of France is\n")
+
+    def test_specials_only_when_asked(self):
+        plain = run_json("tokenize", "a <|open|> b")["ids"]
+        special = run_json("tokenize", "--specials", "a <|open|> b")["ids"]
+        self.assertGreater(len(plain), len(special))
+        self.assertIn(4355, special)
+        self.assertNotIn(4355, plain)
+
+    def test_standard_input_and_json(self):
+        out = run_json("tokenize", "-", stdin="naïve 🙂".encode())
+        self.assertEqual(out["text"], "naïve 🙂")
+        self.assertEqual(len(out["ids"]), len(out["tokens"]))
+
+
+class Render(unittest.TestCase):
+    def test_matches_the_reference_conversations(self):
+        cases = json.load(open(os.path.join(SOURCE, "tests", "data", "nano", "chat_render.json")))
+        case = next(c for c in cases if c["options"] ==
+                    {"thinking": True, "thinking_effort": "max"})
+        request = json.dumps({"messages": case["messages"], "reasoning_effort": "max"})
+        out = run_json("render", "-", stdin=request.encode())
+        self.assertEqual(out["ids"], case["ids"])
+        self.assertEqual(out["text"], case["rendered"])
+
+    def test_bad_requests_name_the_field(self):
+        for request, field in (("{}", "messages"), ('{"messages":[{"role":"x"}]}', "role"),
+                               ("not json", "line")):
+            done = run("render", "-", stdin=request.encode(), check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(field, done.stderr.decode())
+
+
+class Info(unittest.TestCase):
+    def test_sizes_and_plan(self):
+        info = run_json("info")
+        self.assertEqual(info["layers"], 13)
+        self.assertEqual(info["experts"], 64)
+        names = [line["what"] for line in info["plan"]]
+        self.assertIn("spine", names)
+        self.assertIn("expert slots", names)
+        self.assertIn(b"memory plan", run("info").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
