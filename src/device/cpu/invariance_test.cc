@@ -58,7 +58,7 @@ class Workload {
       device.RmsNorm(norm.data() + p * kDim, x.data() + p * kDim, norm_.data(), n, kDim, kDim,
                      1e-5f);
       device.ResidualMix(mix.data() + p * kDim, sources.data() + p * kDim, kPositions * kDim, 2,
-                         x.data() + p * kDim, norm_.data(), n, kDim, kDim, 1e-5f);
+                         x.data() + p * kDim, norm_.data(), n, kDim, 1e-5f);
     });
     append(norm);
     append(mix);
