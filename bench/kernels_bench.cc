@@ -270,7 +270,7 @@ void SmallOperators(benchmark::State& state) {
     for (int i = 0; i < 2; ++i) {
       d.ResidualMix(y.data(), x.data(), n * kHidden, 8, x.data() + 8 * n * kHidden, w.data(), n,
                     kHidden, 1e-5f);
-      d.RmsNorm(y.data(), y.data(), w.data(), n, kHidden, 1e-5f);
+      d.RmsNorm(y.data(), y.data(), w.data(), n, kHidden, kHidden, 1e-5f);
     }
     for (int i = 0; i < 3; ++i) {
       d.ShortConv(y.data(), x.data(), w.data(), history.data(), n, 12288);

@@ -10,6 +10,9 @@ namespace {
 
 // A piece of work shorter than this is not worth another thread: handing one over takes about 5 us.
 constexpr double kPieceNs = 10000.0;
+// More pieces than threads, because another process may slow one of them down; not many more,
+// because each piece starts without prefetched weights.
+constexpr int64_t kPiecesPerThread = 32;
 
 // Rough costs on one core, for choosing pieces only: 20 GB/s of weights, 200 GFLOPS.
 double MatMulRowNs(const Matrix& w, int64_t n) {
@@ -31,13 +34,15 @@ std::string FastDevice::Describe() const {
 }
 
 int64_t FastDevice::Grain(int64_t count, int64_t unit, double ns_per_item) const {
-  const double wanted = std::ceil(kPieceNs / std::max(ns_per_item, 1e-3));
-  if (wanted >= static_cast<double>(count)) return std::max<int64_t>(count, 1);
-  return RoundUpTo(std::max<int64_t>(static_cast<int64_t>(wanted), 1), unit);
+  const double worthwhile = std::ceil(kPieceNs / std::max(ns_per_item, 1e-3));
+  if (worthwhile >= static_cast<double>(count)) return std::max<int64_t>(count, 1);
+  const int64_t even = count / (kPiecesPerThread * pool().num_threads());
+  return RoundUpTo(std::max({static_cast<int64_t>(worthwhile), even, int64_t{1}}), unit);
 }
 
 int64_t FastDevice::PackedFloats(WeightFormat format, int64_t cols) const {
-  return RoundUpTo(cols, format == WeightFormat::kMxfp4 ? kMxGroup : kLanes);
+  // Never a multiple of 4 KiB: the rows of a tile would fight for one set of the L1 cache.
+  return RoundUpTo(cols, format == WeightFormat::kMxfp4 ? kMxGroup : kLanes) + kLanes;
 }
 
 void FastDevice::PackRow(WeightFormat format, float* row, const float* src, int64_t begin,
@@ -76,9 +81,9 @@ void FastDevice::MatMul(const Matrix& w, const float* x, float* y, int64_t y_str
 
 void FastDevice::MatMulBlock(const Matrix& w, const RowsOf<const float>& x, const RowsOf<float>& y,
                              int64_t n) {
-  workspace_.Reserve(n <= kStreamPositions ? 0 : kMatMulScratch);
+  workspace_.Reserve(n <= kernels_.stream_positions ? 0 : kMatMulScratch);
   const int64_t scale_bytes = w.format == WeightFormat::kInt8 ? 4 : w.cols / kMxBlock;
-  const int64_t unit = n <= kStreamPositions ? kLanes : kPanelRows;
+  const int64_t unit = n <= kernels_.stream_positions ? kLanes : kPanelRows;
   Parallel(w.rows, unit, MatMulRowNs(w, n), [&](int64_t begin, int64_t end) {
     const Workspace::Lease scratch(workspace_);
     MatMulJob job;

@@ -21,9 +21,8 @@ namespace deltafin {
 inline constexpr int64_t kLanes = 16;            // docs/numerics.md
 inline constexpr int64_t kMxGroup = 128;         // weights of a group, likewise
 inline constexpr int64_t kMxBlock = 32;          // weights that share a scale
-inline constexpr int64_t kStreamPositions = 8;   // up to here the weights go straight to registers
-inline constexpr int64_t kPanelRows = 32;        // weight rows that are widened to fp32 together
-inline constexpr int64_t kPanelCols = 1024;      // ... and columns: 128 KiB, for the L2 cache
+inline constexpr int64_t kPanelRows = 48;        // weight rows that are widened to fp32 together
+inline constexpr int64_t kPanelCols = 512;       // ... and columns: 128 KiB, for the L2 cache
 inline constexpr int64_t kPanelPositions = 128;  // positions a panel serves before the next one
 inline constexpr int64_t kSegmentTokens = 1024;  // docs/numerics.md, MlaAttend
 inline constexpr int64_t kBlockTokens = 64;
@@ -123,6 +122,8 @@ struct KernelTable {
   // floats.
   void (*pack_dense)(float* row, const float* src, int64_t begin, int64_t end, int64_t cols);
   void (*pack_mxfp4)(float* row, const float* src, int64_t begin, int64_t end, int64_t cols);
+  // Up to so many positions `matmul` reads the weights straight to registers, without scratch.
+  int64_t stream_positions;
   // Whether a row of a multiple of 16 floats is packed as it stands.
   bool dense_is_packed;
   void (*matmul)(const MatMulJob& job, float* scratch);

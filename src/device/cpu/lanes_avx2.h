@@ -13,6 +13,7 @@ struct Avx2Lanes {
   using F = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kAccumulators = 4;
+  static constexpr int kStreamPositions = 8;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 3;
   static constexpr int kOuterVectors = 2;
   static constexpr int kStateVectors = 4;

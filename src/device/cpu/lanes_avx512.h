@@ -12,10 +12,11 @@ namespace deltafin {
 struct Avx512Lanes {
   using F = __m512;
   static constexpr int kWidth = 16;
-  static constexpr int kAccumulators = 16;  // of 16 lanes, that the streaming kernels hold
-  static constexpr int kTilePositions = 6;  // the dot tile is 4 rows x this many positions
-  static constexpr int kOuterVectors = 4;   // the outer-product tile is 6 rows x this many vectors
-  static constexpr int kStateVectors = 8;   // columns of a KDA state that are swept at once
+  static constexpr int kAccumulators = 16;     // of 16 lanes, that the streaming kernels hold
+  static constexpr int kStreamPositions = 16;  // from here on a panel of widened weights is faster
+  static constexpr int kTilePositions = 6;     // the dot tile is 4 rows x this many positions
+  static constexpr int kOuterVectors = 4;  // the outer-product tile is 6 rows x this many vectors
+  static constexpr int kStateVectors = 8;  // columns of a KDA state that are swept at once
 
   DF_LANE_FN F Zero() { return _mm512_setzero_ps(); }
   DF_LANE_FN F Set1(float v) { return _mm512_set1_ps(v); }

@@ -254,7 +254,7 @@ template <class A>
 inline void MatMulRows(const MatMulJob& job, float* scratch) {
   WeightRows w{reinterpret_cast<const uint8_t*>(job.data), 0,
                reinterpret_cast<const uint8_t*>(job.scales), 0};
-  const bool stream = job.n <= kStreamPositions;
+  const bool stream = job.n <= A::kStreamPositions;
   switch (job.format) {
     case WeightFormat::kF32:
       w.row_bytes = job.cols * 4;

@@ -227,13 +227,13 @@ DF_LANE_FN float* RowAt(const RowsOf<float>& rows, int64_t p) {
 
 template <class A, class Stream>
 inline void StreamMatMul(const MatMulJob& job, const WeightRows& w) {
-  const float* x[kStreamPositions];
-  float* y[kStreamPositions];
+  const float* x[A::kStreamPositions];
+  float* y[A::kStreamPositions];
   for (int64_t p = 0; p < job.n; ++p) {
     x[p] = RowAt<A>(job.x, p);
     y[p] = RowAt<A>(job.y, p);
   }
-  alignas(64) float acc[kStreamPositions * kStreamRows * kLanes] = {};
+  alignas(64) float acc[A::kStreamPositions * kStreamRows * kLanes];
   for (int64_t row = 0; row < job.rows; row += kStreamRows) {
     const int64_t count = job.rows - row < kStreamRows ? job.rows - row : kStreamRows;
     for (int64_t quad = 0; quad < count; quad += 4) {

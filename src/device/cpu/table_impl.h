@@ -13,6 +13,7 @@ constexpr KernelTable MakeKernelTable() {
   return {
       .pack_dense = &PackDense<A>,
       .pack_mxfp4 = &PackMxfp4<A>,
+      .stream_positions = A::kStreamPositions,
       .dense_is_packed = kPlanes<A> == 1,
       .matmul = &MatMulRows<A>,
       .add = &ElementwiseKernels<A>::AddTo,

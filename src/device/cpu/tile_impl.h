@@ -85,6 +85,9 @@ inline void MxTile(float* lanes, const float* w, const float* scales, const floa
   }
   int64_t k = 0;
   for (int64_t g = 0; g < groups; ++g, scales += kLanes) {
+    // Keeps the compiler from carrying the lanes in registers from group to group: it has none left
+    // and would spill them (124 instead of 180 GFLOPS).
+    asm volatile("" : "+r"(lanes));
     F part[kTileRows][P];
     F v[kTileRows];
     DF_UNROLL for (int r = 0; r < kTileRows; ++r) v[r] = A::Load(w + r * kPanelStride + k);
