@@ -18,6 +18,9 @@ constexpr Unused kUnused[] = {
     {"K3_PREFETCH", "has no effect: this version does not read experts ahead"},
     {"K3_PIN_LAYERS", "has no effect: every layer of the spine is kept in RAM"},
     {"K3_PROFILE", "has no effect: this version has no profile"},
+    {"K3_HF_HOST", "has no effect: this version fetches nothing"},
+    {"K3_HF_PATH", "has no effect: this version fetches nothing"},
+    {"K3_SERVER_MAX_TOKENS", "has no effect: this version serves nothing"},
 };
 
 }  // namespace
