@@ -16,11 +16,10 @@ namespace {
 
 using reference::OddCheckpoint;
 
-// Fp32 against float64, in standard deviations of the logits. The released code's own float32 run
-// reaches 3.3e-4 on a 13-layer random model (tests/data/official), and a random model amplifies
-// rounding differently from seed to seed; mistakes move logits by 0.05 and more
-// (checkpoint_writer_test.cc).
-constexpr double kTolerance = 0.002;
+// Fp32 against float64, in standard deviations of the logits: measured 6e-6 to 4.4e-5 over the odd
+// checkpoints, times ten because a random model amplifies rounding differently from seed to seed.
+// Mistakes move logits by 0.05 and more (checkpoint_writer_test.cc).
+constexpr double kTolerance = 4e-4;
 
 class OddCheckpointTest : public testing::TestWithParam<OddCheckpoint> {
  protected:

@@ -173,7 +173,7 @@ void ReadExpertsInFileOrder(Weights& weights) {
 }
 
 // What a wrong reading would move, in logit standard deviations: each must be far
-// above the 0.002 that engine_reference_test.cc allows.
+// above the 4e-4 that engine_reference_test.cc allows.
 TEST(OddCheckpoints, MistakesShow) {
   const auto odd_named = [](const std::string& name) {
     for (OddCheckpoint& odd : OddCheckpoints()) {

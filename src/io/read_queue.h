@@ -1,0 +1,81 @@
+// Many large reads at once: the one way in which weights come from disk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "io/file.h"
+
+namespace deltafin {
+
+// Direct reads need buffers, offsets and lengths at multiples of this; the queue takes care of it
+// by reading a little more than was asked for.
+inline constexpr size_t kReadAlignment = 4096;
+
+// How long a buffer must be for a read of `bytes` at any offset.
+constexpr size_t ReadBufferBytes(uint64_t bytes) {
+  return static_cast<size_t>((bytes + 2 * kReadAlignment - 1) / kReadAlignment * kReadAlignment);
+}
+
+enum class ReadPriority : uint8_t {
+  kDemand,  // somebody waits for it, or will at once
+  kAhead,   // a guess or a reserve: starts only when no demanded read is waiting
+};
+
+// Hears of finished reads, on a thread of the queue. Must be quick; must not call the queue.
+class ReadListener {
+ public:
+  virtual ~ReadListener() = default;
+  // `data` is what was asked for, somewhere inside the buffer.
+  virtual void OnRead(uint64_t tag, std::span<const std::byte> data) noexcept = 0;
+  // `error` holds an Error that names file, offset, expected and got.
+  virtual void OnReadFailed(uint64_t tag, std::exception_ptr error) noexcept = 0;
+};
+
+struct ReadRequest {
+  const ReadableFile* file = nullptr;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;           // at least 1
+  std::byte* buffer = nullptr;  // multiple of kReadAlignment, ReadBufferBytes(bytes) long
+  ReadPriority priority = ReadPriority::kDemand;
+  uint64_t tag = 0;  // for the listener
+  ReadListener* listener = nullptr;
+};
+
+// Thread-safe. File, buffer and listener must live until the listener heard of the read, or Cancel
+// returned true for it.
+class ReadQueue {
+ public:
+  // Every read that was submitted is finished or failed (and its listener told) before this
+  // returns.
+  virtual ~ReadQueue() = default;
+  // Starts all of them at once, in order, without waiting.
+  virtual void Submit(std::span<const ReadRequest> requests) = 0;
+  // Takes back a read that has not started: true, and its listener hears nothing. False when it has
+  // (the listener hears of it as usual) or is unknown.
+  virtual bool Cancel(ReadListener* listener, uint64_t tag) = 0;
+  // A read that waits as kAhead becomes kDemand. No effect when it has started or is unknown.
+  virtual void Promote(ReadListener* listener, uint64_t tag) = 0;
+  // "io_uring, direct, 32 deep" for people.
+  virtual std::string Describe() const = 0;
+};
+
+enum class ReadEngine : uint8_t { kThreads, kIoUring };
+enum class ReadMode : uint8_t { kBuffered, kDirect };
+
+struct ReadQueueOptions {
+  ReadEngine engine = ReadEngine::kThreads;
+  ReadMode mode = ReadMode::kBuffered;
+  int depth = 8;                           // reads in flight; kThreads: one thread each
+  uint64_t split_bytes = 4 * 1024 * 1024;  // larger reads go out in pieces of this, side by side
+};
+
+// Throws Error(kUnsupported) when the kernel refuses io_uring. A file whose file system refuses
+// direct reads is read buffered.
+std::unique_ptr<ReadQueue> MakeReadQueue(const ReadQueueOptions& options);
+
+}  // namespace deltafin
