@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "device/cpu/cpu_device.h"
 #include "bench/limits.h"
+#include "device/cpu/cpu_device.h"
 
 namespace deltafin {
 namespace {
