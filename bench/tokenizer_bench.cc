@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "deltafin/json.h"
 #include "deltafin/tokenizer.h"
 #include "io/file.h"
-#include "deltafin/json.h"
 #include "shared_data.h"
 #include "text/bpe.h"
 #include "text/parse_tokenizer.h"
@@ -107,5 +107,3 @@ BENCHMARK_CAPTURE(MergePieces, Heap, &Bpe::MergeByHeap)->RangeMultiplier(2)->Ran
 
 }  // namespace
 }  // namespace deltafin
-
-BENCHMARK_MAIN();

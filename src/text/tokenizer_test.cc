@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "deltafin/error.h"
-#include "io/file.h"
 #include "deltafin/json.h"
+#include "io/file.h"
 #include "shared_data.h"
 #include "text/text_test_util.h"
 

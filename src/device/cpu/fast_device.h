@@ -102,6 +102,11 @@ class FastDevice : public HostDevice {
   void RunExpertHidden(const ExpertUnit& unit, float* scratch, int64_t latent, SituParams params);
   void RunExpertOutput(const ExpertUnit& unit, float* scratch, float* y, int64_t latent);
 
+  struct AttentionWave;
+  int64_t WantedAttentionUnits() const;
+  void AttendWave(const AttentionWave& wave);
+  void MergeWave(const AttentionWave& wave);
+
   const KernelTable& kernels_;
   std::string isa_name_;
   Workspace workspace_;

@@ -58,6 +58,35 @@ void FastDevice::MlaAbsorbQuery(float* out, const Matrix& kv_b, const float* q, 
   });
 }
 
+// Some positions and some segments of their context: what is computed before states are merged.
+struct FastDevice::AttentionWave {
+  AttentionWave(const LatentCacheView& cache_view, const MlaShape& mla_shape)
+      : cache(cache_view), shape(mla_shape) {}
+
+  const LatentCacheView& cache;
+  const MlaShape& shape;
+  float scale = 1.0f;
+  RowsOf<const float> queries;  // [positions * heads], packed
+  int64_t first_position = 0;   // a token of the sequence
+  int64_t positions = 0;
+  int64_t first_segment = 0;
+  int64_t segments = 0;
+  float* states = nullptr;  // [positions, segments, heads]
+  float* totals = nullptr;  // [positions, heads]
+
+  float* StateAt(int64_t position, int64_t segment, int64_t head) const {
+    return states + ((position * segments + segment) * shape.num_heads + head) *
+                        AttentionStateFloats(shape.kv_lora);
+  }
+  // The tokens of a segment that a position sees; none if it comes after the position.
+  int64_t TokensOf(int64_t position, int64_t segment) const {
+    const int64_t before = (first_segment + segment) * kSegmentTokens;
+    return std::min(kSegmentTokens, first_position + position + 1 - before);
+  }
+};
+
+int64_t FastDevice::WantedAttentionUnits() const { return 4 * pool().num_threads(); }
+
 // Positions x segments x groups of heads are independent up to the states that they leave, which
 // are merged in order. They are computed in waves, so that the states of a long context need not
 // all exist at once.
@@ -65,79 +94,91 @@ void FastDevice::MlaAttend(float* out, const float* absorbed, const LatentCacheV
                            int64_t first, int64_t n, const MlaShape& shape, float scale) {
   DF_CHECK(cache.page_tokens > 0 && cache.page_tokens % kAttentionBlock == 0);
   const int64_t heads = shape.num_heads;
-  const int64_t latent = shape.latent_dim();
   const int64_t state_floats = AttentionStateFloats(shape.kv_lora);
-  const int64_t wanted_units = 4 * pool().num_threads();
-  const int64_t batch = std::min(n, wanted_units);
-  const int64_t wave = (wanted_units + batch - 1) / batch;  // segments
-  const double token_head_ns = 0.015 * static_cast<double>(latent + shape.kv_lora);
-  workspace_.Reserve(AttentionScratch(latent, heads));
-  float* const states = states_.Reserve(batch * wave * heads * state_floats);
-  float* const totals = totals_.Reserve(batch * heads * state_floats);
-  for (int64_t batch_at = 0; batch_at < n; batch_at += batch) {
-    const int64_t positions = std::min(batch, n - batch_at);
-    const int64_t base = first + batch_at;  // the first position of the batch
-    const RowsOf<const float> queries = PackRows(
-        WeightFormat::kF32, absorbed + batch_at * heads * latent, positions * heads, latent);
-    const int64_t segments = (base + positions + kSegmentTokens - 1) / kSegmentTokens;
-    for (int64_t wave_at = 0; wave_at < segments; wave_at += wave) {
-      const int64_t in_wave = std::min(wave, segments - wave_at);
-      const int64_t units = positions * in_wave;
-      const int64_t parts =
-          std::clamp((wanted_units + units - 1) / units, int64_t{1}, (heads + 11) / 12);
-      const int64_t part_heads =
-          RoundUpTo((heads + parts - 1) / parts, std::min<int64_t>(heads, 6));
-      const int64_t num_parts = (heads + part_heads - 1) / part_heads;
-      const auto attend = [&](int64_t unit, float* scratch) {
-        const int64_t part = unit % num_parts;
-        const int64_t segment = unit / num_parts % in_wave;
-        const int64_t p = unit / num_parts / in_wave;
-        AttentionJob job;
-        job.first_token = (wave_at + segment) * kSegmentTokens;
-        job.num_tokens = std::min(kSegmentTokens, base + p + 1 - job.first_token);
-        if (job.num_tokens <= 0) return;
-        const int64_t head = part * part_heads;
-        job.queries = queries.base + (p * heads + head) * queries.stride;
-        job.query_stride = queries.stride;
-        job.num_heads = std::min(part_heads, heads - head);
-        job.pages = cache.pages;
-        job.page_tokens = cache.page_tokens;
-        job.bf16_cache = cache.format == CacheFormat::kBf16;
-        job.latent_dim = latent;
-        job.kv_lora = shape.kv_lora;
-        job.scale = scale;
-        job.states = states + ((p * in_wave + segment) * heads + head) * state_floats;
-        kernels_.attend_segment(job, scratch);
-      };
-      const int64_t tokens = std::min(kSegmentTokens, base + positions);
-      Parallel(units * num_parts, 1, token_head_ns * static_cast<double>(tokens * part_heads),
-               [&](int64_t begin, int64_t end) {
-                 const Workspace::Lease scratch(workspace_);
-                 for (int64_t unit = begin; unit < end; ++unit) attend(unit, scratch.data());
-               });
-      const double merge_ns = 0.2 * static_cast<double>(in_wave * state_floats);
-      Parallel(positions * heads, 1, merge_ns, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const int64_t p = row / heads;
-          float* const total = totals + row * state_floats;
-          for (int64_t segment = 0; segment < in_wave; ++segment) {
-            if ((wave_at + segment) * kSegmentTokens > base + p) break;
-            const float* const state =
-                states + ((p * in_wave + segment) * heads + row % heads) * state_floats;
-            if (wave_at + segment == 0) {
-              std::copy_n(state, state_floats, total);
-            } else {
-              kernels_.attention_merge(total, state, shape.kv_lora);
-            }
-          }
-        }
-      });
+  const int64_t batch = std::min(n, WantedAttentionUnits());
+  if (batch == 0) return;
+  const int64_t wave_segments = (WantedAttentionUnits() + batch - 1) / batch;
+  workspace_.Reserve(AttentionScratch(shape.latent_dim(), heads));
+  AttentionWave wave(cache, shape);
+  wave.scale = scale;
+  wave.states = states_.Reserve(batch * wave_segments * heads * state_floats);
+  wave.totals = totals_.Reserve(batch * heads * state_floats);
+  for (int64_t p = 0; p < n; p += batch) {
+    wave.positions = std::min(batch, n - p);
+    wave.first_position = first + p;
+    wave.queries = PackRows(WeightFormat::kF32, absorbed + p * heads * shape.latent_dim(),
+                            wave.positions * heads, shape.latent_dim());
+    const int64_t tokens = wave.first_position + wave.positions;
+    const int64_t segments = (tokens + kSegmentTokens - 1) / kSegmentTokens;
+    for (int64_t s = 0; s < segments; s += wave_segments) {
+      wave.first_segment = s;
+      wave.segments = std::min(wave_segments, segments - s);
+      AttendWave(wave);
+      MergeWave(wave);
     }
-    for (int64_t row = 0; row < positions * heads; ++row) {
-      kernels_.attention_finish(out + (batch_at * heads + row) * shape.kv_lora,
-                                totals + row * state_floats, shape.kv_lora);
+    for (int64_t row = 0; row < wave.positions * heads; ++row) {
+      kernels_.attention_finish(out + (p * heads + row) * shape.kv_lora,
+                                wave.totals + row * state_floats, shape.kv_lora);
     }
   }
+}
+
+void FastDevice::AttendWave(const AttentionWave& wave) {
+  const int64_t heads = wave.shape.num_heads;
+  const int64_t latent = wave.shape.latent_dim();
+  // Few positions and segments: the heads are shared out too, in groups that fill the tiles.
+  const int64_t units = wave.positions * wave.segments;
+  const int64_t parts =
+      std::clamp((WantedAttentionUnits() + units - 1) / units, int64_t{1}, (heads + 11) / 12);
+  const int64_t part_heads = RoundUpTo((heads + parts - 1) / parts, std::min<int64_t>(heads, 6));
+  const int64_t num_parts = (heads + part_heads - 1) / part_heads;
+  const auto attend = [&](int64_t unit, float* scratch) {
+    const int64_t segment = unit / num_parts % wave.segments;
+    const int64_t p = unit / num_parts / wave.segments;
+    const int64_t head = unit % num_parts * part_heads;
+    AttentionJob job;
+    job.num_tokens = wave.TokensOf(p, segment);
+    if (job.num_tokens <= 0) return;
+    job.first_token = (wave.first_segment + segment) * kSegmentTokens;
+    job.queries = wave.queries.base + (p * heads + head) * wave.queries.stride;
+    job.query_stride = wave.queries.stride;
+    job.num_heads = std::min(part_heads, heads - head);
+    job.pages = wave.cache.pages;
+    job.page_tokens = wave.cache.page_tokens;
+    job.bf16_cache = wave.cache.format == CacheFormat::kBf16;
+    job.latent_dim = latent;
+    job.kv_lora = wave.shape.kv_lora;
+    job.scale = wave.scale;
+    job.states = wave.StateAt(p, segment, head);
+    kernels_.attend_segment(job, scratch);
+  };
+  const int64_t tokens = std::min(kSegmentTokens, wave.first_position + wave.positions);
+  const double ns =
+      0.015 * static_cast<double>((latent + wave.shape.kv_lora) * tokens * part_heads);
+  Parallel(units * num_parts, 1, ns, [&](int64_t begin, int64_t end) {
+    const Workspace::Lease scratch(workspace_);
+    for (int64_t unit = begin; unit < end; ++unit) attend(unit, scratch.data());
+  });
+}
+
+void FastDevice::MergeWave(const AttentionWave& wave) {
+  const int64_t heads = wave.shape.num_heads;
+  const int64_t state_floats = AttentionStateFloats(wave.shape.kv_lora);
+  const double ns = 0.2 * static_cast<double>(wave.segments * state_floats);
+  Parallel(wave.positions * heads, 1, ns, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* const total = wave.totals + row * state_floats;
+      for (int64_t segment = 0; segment < wave.segments; ++segment) {
+        if (wave.TokensOf(row / heads, segment) <= 0) break;
+        const float* const state = wave.StateAt(row / heads, segment, row % heads);
+        if (wave.first_segment + segment == 0) {
+          std::copy_n(state, state_floats, total);
+        } else {
+          kernels_.attention_merge(total, state, wave.shape.kv_lora);
+        }
+      }
+    }
+  });
 }
 
 void FastDevice::MlaExpandValue(float* out, const Matrix& kv_b, const float* o, int64_t n,
