@@ -1,4 +1,4 @@
-// What the benchmarks of `deltafin bench` share.
+// deltafin bench: one file for each group of measurements, and what they share.
 #pragma once
 
 #include "command_line.h"
@@ -6,14 +6,18 @@
 
 namespace deltafin {
 
-// Each adds one benchmark to `deltafin bench`.
-void AddKernelBench(CLI::App& bench, int* status);
+// Each adds one subcommand of bench.
+void AddBenchDiskCommand(CLI::App& bench, int* status);
+void AddBenchKernelsCommand(CLI::App& bench, int* status);
 
-// One line of the table for people; call with null for the heading.
-void PrintBenchResult(const BenchResult* result);
-// The machine and the targets, below the table.
-void PrintBenchTargets(const BenchReport& report);
-// One object: machine, results, targets. Figures that do not apply are null.
-void PrintBenchJson(const BenchReport& report);
+// A table for people, or one JSON object: machine, results, targets, notes; what does not apply is
+// null. Returns the exit status.
+int PrintBenchReport(const BenchReport& report, bool json);
+
+// The same in parts, for a benchmark that shows its results as they come: heading, lines, and then
+// what is left of the report (the machine, targets, notes; with `json` all of it).
+void PrintBenchHeading();
+void PrintBenchResult(const BenchResult& result);
+int FinishBenchReport(const BenchReport& report, bool json);
 
 }  // namespace deltafin

@@ -14,21 +14,16 @@ struct KernelBenchFlags {
 
 int Bench(KernelBenchFlags flags) {
   flags.options.model_dir = DefaultModelDir();
-  if (!flags.json) PrintBenchResult(nullptr);
-  const BenchReport report = BenchKernels(flags.options, [&](const BenchResult& result) {
-    if (!flags.json) PrintBenchResult(&result);
-  });
-  if (flags.json) {
-    PrintBenchJson(report);
-  } else {
-    PrintBenchTargets(report);
+  if (!flags.json) {
+    PrintBenchHeading();
+    flags.options.on_result = PrintBenchResult;
   }
-  return 0;
+  return FinishBenchReport(BenchKernels(flags.options), flags.json);
 }
 
 }  // namespace
 
-void AddKernelBench(CLI::App& bench, int* status) {
+void AddBenchKernelsCommand(CLI::App& bench, int* status) {
   CLI::App* command = bench.add_subcommand(
       "kernels",
       "The operators at the sizes of Kimi K3 on cold weights, next to read bandwidth and FMA peak");
@@ -39,6 +34,11 @@ void AddKernelBench(CLI::App& bench, int* status) {
       ->add_option("--isa", flags->options.cpu_isa,
                    "Kernels: plain, avx2, avx512 or neon (default: the best)")
       ->type_name("NAME");
+  command
+      ->add_option("--threads", flags->options.threads,
+                   "Measure with so many (default: 1, 2, 4, ... and all processors)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
   command->add_flag("--json", flags->json, "One JSON object: machine, results, targets");
   command->callback([flags, status] { *status = Bench(*flags); });
 }

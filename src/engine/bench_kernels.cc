@@ -10,6 +10,7 @@
 #include "deltafin/session.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/machine_limits.h"
+#include "engine/bench_machine.h"
 #include "engine/operator_cases.h"
 
 namespace deltafin {
@@ -91,22 +92,20 @@ class Spinner {
 
 class KernelBench {
  public:
-  KernelBench(const KernelBenchOptions& options,
-              const std::function<void(const BenchResult&)>& on_result)
-      : options_(options), on_result_(on_result), isa_(ChooseCpuIsa(options.cpu_isa)) {}
+  explicit KernelBench(const KernelBenchOptions& options)
+      : options_(options), isa_(ChooseCpuIsa(options.cpu_isa)) {}
 
   BenchReport Run() {
     std::vector<int> threads;
     const int all = UsableProcessors();
-    for (int t = 1; t < all; t *= 2) threads.push_back(t);
+    for (int t = 1; t < all && !options_.targets_only; t *= 2) threads.push_back(t);
+    if (options_.targets_only && all > 1) threads.push_back(1);
     threads.push_back(all);
-    for (int t : threads) {
-      const bool ends = t == 1 || t == all;
-      if (options_.targets_only && !ends) continue;
-      RunWithThreads(t, t == all);
-    }
-    report_.machine = format("{}, {} processors", MakeCpuDevice(*pool_, isa_)->Describe(), all);
+    if (options_.threads != 0) threads = {options_.threads};
+    for (int t : threads) RunWithThreads(t, t == all);
     device_ = nullptr;
+    report_.machine = DescribeMachine();
+    report_.notes.push_back(format("kernels: {}", CpuIsaName(isa_)));
     if (!options_.model_dir.empty()) CompareForwardPasses();
     return std::move(report_);
   }
@@ -124,7 +123,7 @@ class KernelBench {
       const BenchResult result =
           Measure(*MakeKdaCase(*device_, n), "KDA recurrence", "f32", "96 x 128 x 128", n,
                   n == 1 ? Bound::kUpdate : Bound::kArithmetic);
-      if (n == 1 && all) Target("KDA step, all threads, of update bandwidth", 0.70, result.ratio);
+      if (n == 1 && all) Target("KDA step, all threads, of update bandwidth", 0.70, *result.ratio);
     }
     for (int64_t context : {1024, 32768, 131072}) {
       if (options_.targets_only && context != 32768) continue;
@@ -136,7 +135,7 @@ class KernelBench {
           Target(
               "MLA decode at 32k, all threads, of FMA peak (96 heads share each latent: bound by "
               "arithmetic, not by bandwidth)",
-              0.70, result.ratio);
+              0.70, *result.ratio);
         }
       }
     }
@@ -175,11 +174,11 @@ class KernelBench {
         if (!first) continue;
         if (n == 128 && all) {
           Target(format("{} at 128 positions, all threads, of FMA peak", FormatName(weights)), 0.65,
-                 result.ratio);
+                 *result.ratio);
         }
         if (n == 1 && all && weights != WeightFormat::kMxfp4) {
           Target(format("{} at one position, all threads, of read bandwidth", FormatName(weights)),
-                 0.85, result.ratio);
+                 0.85, *result.ratio);
         }
       }
     }
@@ -193,11 +192,11 @@ class KernelBench {
                                          n <= 8 ? Bound::kRead : Bound::kArithmetic);
       if (n != 1) continue;
       if (all) {
-        Target("MXFP4 at one position, all threads, of read bandwidth", 0.85, result.ratio);
+        Target("MXFP4 at one position, all threads, of read bandwidth", 0.85, *result.ratio);
         Busy(*subject, result.seconds);
       }
       if (pool_->num_threads() == 1) {
-        Target("MXFP4 at one position, one thread, of read bandwidth", 0.60, result.ratio);
+        Target("MXFP4 at one position, one thread, of read bandwidth", 0.60, *result.ratio);
       }
     }
   }
@@ -231,11 +230,11 @@ class KernelBench {
     result.seconds = Median(seconds);
     result.gb_per_s = subject.bytes() / result.seconds * 1e-9;
     result.gflop_per_s = subject.flops() / result.seconds * 1e-9;
-    result.limit = BoundName(bound);
-    result.limit_value = Median(limits) * 1e-9;
+    result.bound = BoundName(bound);
+    result.limit = Median(limits) * 1e-9;
     result.ratio = Median(ratios);
     report_.results.push_back(result);
-    if (on_result_) on_result_(result);
+    if (options_.on_result) options_.on_result(result);
     return result;
   }
 
@@ -265,11 +264,10 @@ class KernelBench {
   }
 
   void Target(const std::string& name, double target, double got) {
-    report_.targets.push_back({name, target, got});
+    report_.targets.push_back({name, target, got, got >= target});
   }
 
   const KernelBenchOptions& options_;
-  const std::function<void(const BenchResult&)>& on_result_;
   CpuIsa isa_;
   WeightArena arena_;
   std::unique_ptr<ThreadPool> pool_;
@@ -279,9 +277,6 @@ class KernelBench {
 
 }  // namespace
 
-BenchReport BenchKernels(const KernelBenchOptions& options,
-                         const std::function<void(const BenchResult&)>& on_result) {
-  return KernelBench(options, on_result).Run();
-}
+BenchReport BenchKernels(const KernelBenchOptions& options) { return KernelBench(options).Run(); }
 
 }  // namespace deltafin
