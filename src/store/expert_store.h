@@ -4,17 +4,39 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "deltafin/types.h"
 #include "device/matrix.h"
+#include "io/read_queue.h"
 #include "store/checkpoint.h"
 
 namespace deltafin {
 
 struct ExpertStoreCounters {
-  uint64_t requested = 0;  // experts asked for
-  uint64_t hits = 0;       // of those, already in a slot
-  uint64_t bytes_read = 0;
+  uint64_t requested = 0;     // experts asked for
+  uint64_t hits = 0;          // of those, already in a slot
+  uint64_t ahead_hits = 0;    // of the hits, read on a hint and not used before
+  uint64_t ahead_late = 0;    // asked for while a read on a hint was still under way: no hit
+  uint64_t bytes_demand = 0;  // read because they were asked for
+  uint64_t bytes_ahead = 0;   // read on a hint
+  uint64_t bytes_wasted = 0;  // of those, given up without use
+  uint64_t bytes_warm = 0;    // read at the start because they were hot in earlier runs
+  double wait_seconds = 0;    // NextReady waited so long
+
+  uint64_t bytes_read() const { return bytes_demand + bytes_ahead + bytes_warm; }
+};
+
+struct LayerExpertCounters {
+  uint64_t requested = 0;
+  uint64_t hits = 0;
+  uint64_t ahead_hits = 0;
+  uint64_t ahead_late = 0;
+  uint64_t foretold_of = 0;  // experts asked for by requests that a hint came before
+  uint64_t foretold = 0;     // of those, in the hint: foretold / foretold_of is its recall
+  double wait_seconds = 0;
+  bool hints_on = false;  // false: hints did not pay of late and are ignored for a while
 };
 
 // The experts of one layer that one pass needs. Not thread-safe.
@@ -34,17 +56,33 @@ class ExpertBatch {
   virtual void Release(size_t i) = 0;
 };
 
-// One thread requests; at most one batch at a time.
+// One thread requests and hints; at most one batch at a time.
 class ExpertStore {
  public:
   virtual ~ExpertStore() = default;
   // Starts reading all of `ids` (distinct, of one MoE layer) at once and returns without waiting.
   virtual std::unique_ptr<ExpertBatch> Request(int64_t layer, std::span<const int32_t> ids) = 0;
+  // A guess of what the next request, of `layer`, will ask for (distinct, the likeliest first;
+  // none: what it asked for last time): reads ahead while the disk has nothing better to do. Right
+  // or wrong, no result depends on it.
+  virtual void Hint(int64_t layer, std::span<const int32_t> ids) = 0;
+  // False when a hint would be ignored, so that nobody need compute it.
+  virtual bool WantsHint(int64_t layer) const = 0;
   virtual ExpertStoreCounters counters() const = 0;
+  virtual std::vector<LayerExpertCounters> layer_counters() const = 0;
 };
 
-// `num_slots` spans of RAM with least-recently-used eviction, at least 1; a slot takes its memory
-// when it is first used. `checkpoint` must outlive the store.
-std::unique_ptr<ExpertStore> MakeExpertStore(const Checkpoint& checkpoint, int64_t num_slots);
+struct ExpertStoreOptions {
+  int64_t num_slots = 1;  // spans of RAM; a slot takes its memory when it is first used
+  Prefetch prefetch = Prefetch::kOff;
+  // Where heat is kept across runs (expert_heat.h); "": it is not, and nothing is read at the
+  // start.
+  std::string heat_path;
+};
+
+// Gives up the expert whose next use is expected to be the furthest away (eviction_policy.h).
+// `checkpoint` and `queue` must outlive the store, but not a batch that outlives the store.
+std::unique_ptr<ExpertStore> MakeExpertStore(const Checkpoint& checkpoint, ReadQueue& queue,
+                                             const ExpertStoreOptions& options);
 
 }  // namespace deltafin
