@@ -18,4 +18,20 @@ using PreadFunction = std::function<ssize_t(void* dst, size_t bytes, off_t offse
 void ReadFully(const PreadFunction& pread, const std::string& path, uint64_t offset,
                std::span<std::byte> dst);
 
+// The same for a descriptor without page cache, as ReadableFile::ReadDirect: a call that ends
+// inside a page is taken up at the beginning of that page. False, with nothing usable in dst, when
+// the system refuses direct reads (EINVAL).
+[[nodiscard]] bool ReadDirectFully(const PreadFunction& pread, const std::string& path,
+                                   uint64_t offset, std::span<std::byte> dst, size_t needed);
+
+// Throws the Error(kIo) of a read that got `done` of `bytes` bytes: `reason` is what came then.
+[[noreturn]] void FailRead(const std::string& path, uint64_t offset, uint64_t bytes, uint64_t done,
+                           const std::string& reason);
+// The reason for an errno, and for a read of 0 bytes.
+std::string ReasonOf(int error);
+inline constexpr const char* kFileEnded = "the file ended";
+
+// Linux moves at most 0x7ffff000 bytes per call and macOS refuses 2 GiB and more.
+inline constexpr size_t kMaxBytesPerCall = size_t{1} << 30;
+
 }  // namespace deltafin
