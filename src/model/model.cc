@@ -168,7 +168,7 @@ void Model::Linear(SpineLease& spine, SpineMatrix id, const float* x, float* y, 
 
 void Model::Observe(const Pass& pass, int64_t layer, TracePoint point, const float* values,
                     int64_t rows) {
-  if (pass.hooks->trace == nullptr) return;
+  if (pass.hooks->trace == nullptr || !pass.hooks->trace->WantsActivations()) return;
   std::vector<float> host(static_cast<size_t>(rows * config_.hidden_size));
   device_.ToHost(host.data(), values, host.size() * sizeof(float));
   pass.hooks->trace->OnActivations(layer, point, host, config_.hidden_size);
@@ -187,7 +187,7 @@ uint64_t Model::WorkspaceBytes(const ModelConfig& config, int64_t positions, int
                       array(n * config.mla_heads * config.kv_lora_rank) +
                       2 * array(n * config.mla_heads * config.v_head_dim);
   const int64_t dense = 2 * array(n * config.dense_intermediate_size);
-  const int64_t moe = array(n * config.num_experts) + 2 * array(n * config.latent_size) +
+  const int64_t moe = 2 * array(n * config.num_experts) + 2 * array(n * config.latent_size) +
                       array(n * config.experts_per_token * config.latent_size) +
                       2 * array(n * config.shared_width()) + hidden;
   const int64_t layer = 3 * hidden + std::max({kda, mla, dense, moe});
