@@ -5,14 +5,6 @@
 #include "model/pass.h"
 
 namespace deltafin {
-namespace {
-
-// A guess covers so many positions of a pass at most: together they pick more experts than the
-// store will read ahead.
-constexpr int64_t kHintPositions = 8;
-
-}  // namespace
-
 // x: [n, hidden], already normed; out: [n, hidden].
 void Model::DenseBlock(Pass& pass, SpineLease& spine, const float* x, float* out) {
   const int64_t n = pass.n;
@@ -52,7 +44,6 @@ void Model::MoeBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
 
   // All reads start now; the shared experts and the latent projection compute while the disk works.
   const std::unique_ptr<ExpertBatch> batch = RequestExperts(pass, layer, ids);
-  HintNextExperts(pass, layer, x);
   Linear(spine, SpineMatrix::kRoutedDown, x, z, latent, n);           // [n, latent]
   Linear(spine, SpineMatrix::kSharedGate, x, gate, shared_width, n);  // [n, shared_width]
   Linear(spine, SpineMatrix::kSharedUp, x, up, shared_width, n);      // [n, shared_width]
@@ -81,41 +72,6 @@ std::unique_ptr<ExpertBatch> Model::RequestExperts(Pass& pass, int64_t layer,
   std::sort(pass.distinct.begin(), pass.distinct.end());
   pass.distinct.erase(std::unique(pass.distinct.begin(), pass.distinct.end()), pass.distinct.end());
   return experts_.Request(layer, pass.distinct);
-}
-
-// Guesses what the next MoE layer will pick, so that the store may read it ahead: its own router on
-// this layer's input, which the layers between change little. x: [n, hidden]. What the first layer
-// of the next pass picks depends on a token that is not known yet; there, and where the router is
-// not in RAM, the guess is what the layer picked last time.
-void Model::HintNextExperts(Pass& pass, int64_t layer, const float* x) {
-  int64_t next = layer;
-  do next = (next + 1) % config_.num_layers;
-  while (!config_.IsMoe(next));
-  if (!experts_.WantsHint(next)) return;
-  const Matrix* router = spine_.ResidentRouter(next);
-  const float* bias = spine_.ResidentRouterBias(next);
-  if (next <= layer || router == nullptr || bias == nullptr) {
-    experts_.Hint(next, {});
-    return;
-  }
-  const int64_t n = std::min(pass.n, kHintPositions);
-  const int64_t top_k = config_.experts_per_token;
-  Workspace::Frame frame(workspace_);
-  float* logits = frame.Take(n * config_.num_experts);
-  device_.MatMul(*router, x + (pass.n - n) * config_.hidden_size, logits, config_.num_experts, n);
-  std::vector<int32_t> picks(static_cast<size_t>(n * top_k));
-  std::vector<float> weights(picks.size());
-  device_.RouterTopK(picks.data(), weights.data(), logits, bias, n,
-                     {config_.num_experts, top_k, config_.moe_renormalize, 1.0f});
-  // The first picks of every position come before the second ones.
-  std::vector<int32_t> ids;
-  for (int64_t rank = 0; rank < top_k; ++rank) {
-    for (int64_t pos = 0; pos < n; ++pos) {
-      const int32_t id = picks[static_cast<size_t>(pos * top_k + rank)];
-      if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-    }
-  }
-  experts_.Hint(next, ids);
 }
 
 // Computes the experts in the order in which they arrive: each writes rows of y that are its own,

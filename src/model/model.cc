@@ -101,6 +101,7 @@ void Model::DecoderLayer(Pass& pass, int64_t layer) {
   }
   Observe(pass, layer, TracePoint::kMlpOut, out, n);
   device_.Add(pass.prefix, out, stride);
+  if (config_.IsMoe(layer)) HintNextExperts(pass, layer);
   Observe(pass, layer, TracePoint::kHidden, pass.prefix, n);
 }
 
@@ -187,10 +188,11 @@ uint64_t Model::WorkspaceBytes(const ModelConfig& config, int64_t positions, int
                       array(n * config.mla_heads * config.kv_lora_rank) +
                       2 * array(n * config.mla_heads * config.v_head_dim);
   const int64_t dense = 2 * array(n * config.dense_intermediate_size);
-  const int64_t moe = 2 * array(n * config.num_experts) + 2 * array(n * config.latent_size) +
+  const int64_t moe = array(n * config.num_experts) + 2 * array(n * config.latent_size) +
                       array(n * config.experts_per_token * config.latent_size) +
                       2 * array(n * config.shared_width()) + hidden;
-  const int64_t layer = 3 * hidden + std::max({kda, mla, dense, moe});
+  const int64_t hint = hidden + array(n * config.num_experts);
+  const int64_t layer = 3 * hidden + std::max({kda, mla, dense, moe, hint});
   const int64_t head =
       2 * array(logits_rows * config.hidden_size) + array(logits_rows * config.vocab_size);
   const int64_t carried = hidden + array(config.num_snapshots() * n * config.hidden_size);

@@ -76,8 +76,7 @@ void ExpertSlots::Begin(int64_t layer, std::span<const int32_t> ids) {
       gauges_[static_cast<size_t>(layer)].OnNoHint();
     }
   }
-  outcome.wrong_dropped = CancelReads(wrong);
-  outcome.wrong_late -= outcome.wrong_dropped;
+  CancelReads(wrong, &outcome);
   for (Slot slot : promoted) queue_.Promote(this, static_cast<uint64_t>(slot));
   SubmitWaiting();
   if (!was_hinted) return;
@@ -134,13 +133,15 @@ std::vector<ExpertSlots::Slot> ExpertSlots::DropHint(PrefetchOutcome& outcome) {
     if (s.is_reading) {
       s.holder = Holder::kUnused;
       reading.push_back(slot);
+      ++outcome.wrong_late;
+      outcome.replaced += s.replaced;
       continue;
     }
     s.holder = Holder::kNone;
     table_.UnpinUnneeded(slot);
     ++outcome.wrong_done;
+    outcome.replaced += s.replaced;
   }
-  outcome.wrong_late += static_cast<int64_t>(reading.size());
   hint_ = {};
   return reading;
 }
@@ -149,9 +150,11 @@ std::vector<ExpertSlots::Slot> ExpertSlots::DropHint(PrefetchOutcome& outcome) {
 // Throws std::bad_alloc.
 std::optional<ReadRequest> ExpertSlots::ClaimForRead(int64_t layer, int32_t expert, Holder holder,
                                                      Origin origin) {
+  const bool has_spare = table_.has_spare();
   const auto slot = table_.Claim(shape_.Key(layer, expert));
   if (!slot) return std::nullopt;
   SlotState& s = state(*slot);
+  s.replaced = !has_spare;
   if (std::exchange(s.is_unused_guess, false)) counters_.bytes_wasted += checkpoint_.expert_bytes();
   const Extent span = checkpoint_.ExpertSpan(layer, expert);
   try {
@@ -220,9 +223,8 @@ void ExpertSlots::SubmitWaiting() {
   if (!requests.empty()) queue_.Submit(requests);
 }
 
-// Takes back those of the reads that have not started, and frees their slots. Returns how many.
-int64_t ExpertSlots::CancelReads(std::span<const Slot> slots) {
-  int64_t count = 0;
+// Takes back those of the reads that have not started, and frees their slots.
+void ExpertSlots::CancelReads(std::span<const Slot> slots, PrefetchOutcome* outcome) {
   for (Slot slot : slots) {
     if (!queue_.Cancel(this, static_cast<uint64_t>(slot))) continue;
     const std::lock_guard lock(mu_);
@@ -238,9 +240,11 @@ int64_t ExpertSlots::CancelReads(std::span<const Slot> slots) {
     --num_reading_;
     ++num_events_;
     table_.Forget(slot);
-    ++count;
+    if (outcome == nullptr) continue;
+    --outcome->wrong_late;
+    ++outcome->wrong_dropped;
+    outcome->replaced -= s.replaced;
   }
-  return count;
 }
 
 void ExpertSlots::MarkReady(size_t item) {

@@ -80,6 +80,7 @@ class ExpertSlots final : public ReadListener {
     Origin origin = Origin::kDemand;
     bool is_reading = false;
     bool is_unused_guess = false;  // read on a hint and not asked for since
+    bool replaced = false;         // another expert gave way to it
     size_t item = 0;               // of the batch, when that holds it
   };
 
@@ -120,7 +121,7 @@ class ExpertSlots final : public ReadListener {
 
   // These need queue_mu_ and take mu_ themselves.
   void SubmitWaiting();
-  int64_t CancelReads(std::span<const Slot> slots);
+  void CancelReads(std::span<const Slot> slots, PrefetchOutcome* outcome = nullptr);
 
   const Checkpoint& checkpoint_;
   ReadQueue& queue_;

@@ -9,9 +9,8 @@ void PrefetchGauge::OnOutcome(const PrefetchOutcome& outcome, double victim_use)
   // one saved that half, a wrong one holds up what is really needed for the other.
   const double saved =
       static_cast<double>(outcome.right_ready) + 0.5 * static_cast<double>(outcome.right_late);
-  const int64_t replaced = outcome.wrong_done + outcome.wrong_late;
-  const double lost =
-      0.5 * static_cast<double>(outcome.wrong_late) + victim_use * static_cast<double>(replaced);
+  const double lost = 0.5 * static_cast<double>(outcome.wrong_late) +
+                      victim_use * static_cast<double>(outcome.replaced);
   saved_ = kKept * saved_ + saved;
   lost_ = kKept * lost_ + lost;
   ++outcomes_;

@@ -12,6 +12,7 @@ struct PrefetchOutcome {
   int64_t wrong_done = 0;     // not asked for, read in vain
   int64_t wrong_late = 0;     // not asked for, and the disk is still at it
   int64_t wrong_dropped = 0;  // not asked for, and taken back before it began
+  int64_t replaced = 0;       // of the wrong ones that were read: took another expert's slot
 };
 
 // Weighs, for one layer and in units of one expert's read time, what guesses saved against what

@@ -23,7 +23,7 @@ int Rests(PrefetchGauge& gauge) {
 
 TEST(PrefetchGauge, StaysOnWhereItPays) {
   PrefetchGauge gauge;
-  EXPECT_EQ(Endures(gauge, {.right_ready = 4, .wrong_done = 4}, 0.3), 1000);
+  EXPECT_EQ(Endures(gauge, {.right_ready = 4, .wrong_done = 4, .replaced = 4}, 0.3), 1000);
   EXPECT_EQ(Endures(gauge, {.right_late = 1, .wrong_late = 1}, 0), 1000);
 }
 
@@ -36,7 +36,7 @@ TEST(PrefetchGauge, GuessesThatCostNothingMayStay) {
 
 TEST(PrefetchGauge, GivesUpAfterATrialAndTriesAgainLessAndLessOften) {
   PrefetchGauge gauge;
-  const PrefetchOutcome bad{.right_ready = 1, .wrong_done = 2, .wrong_late = 3};
+  const PrefetchOutcome bad{.right_ready = 1, .wrong_done = 2, .wrong_late = 3, .replaced = 5};
   int last_rest = 0;
   for (int i = 0; i < 8; ++i) {
     EXPECT_EQ(Endures(gauge, bad, 0.2), 8);
@@ -59,9 +59,9 @@ TEST(PrefetchGauge, ThresholdFollowsFromTheCosts) {
   // Reads that end in time: even one right in five pays while a slot's content is used in every
   // fifth pass only.
   PrefetchGauge idle_disk;
-  EXPECT_EQ(Endures(idle_disk, {.right_ready = 4, .wrong_done = 16}, 0.2), 1000);
+  EXPECT_EQ(Endures(idle_disk, {.right_ready = 4, .wrong_done = 16, .replaced = 16}, 0.2), 1000);
   PrefetchGauge busy_slots;
-  EXPECT_LT(Endures(busy_slots, {.right_ready = 4, .wrong_done = 16}, 0.5), 10);
+  EXPECT_LT(Endures(busy_slots, {.right_ready = 4, .wrong_done = 16, .replaced = 16}, 0.5), 10);
 }
 
 }  // namespace

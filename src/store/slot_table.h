@@ -35,6 +35,8 @@ class SlotTable {
   void Forget(Slot slot);
 
   int64_t num_free() const { return static_cast<int64_t>(free_.size()); }
+  // The next Claim takes nobody's place.
+  bool has_spare() const { return !free_.empty() || !unneeded_.empty(); }
 
   // All invariants of the structure, for tests.
   bool IsConsistent() const;

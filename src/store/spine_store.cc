@@ -93,9 +93,9 @@ class ResidentSpineStore final : public SpineStore {
     const std::optional<ResidentLayer>& resident = layers_[static_cast<size_t>(layer)];
     return resident ? &resident->Get(SpineMatrix::kRouter) : nullptr;
   }
-  const float* ResidentRouterBias(int64_t layer) const override {
+  const float* ResidentVector(int64_t layer, SpineVector id) const override {
     const std::optional<ResidentLayer>& resident = layers_[static_cast<size_t>(layer)];
-    return resident ? resident->Vector(SpineVector::kRouterBias) : nullptr;
+    return resident ? resident->Vector(id) : nullptr;
   }
 
  private:
