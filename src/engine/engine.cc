@@ -69,7 +69,10 @@ EngineImpl::EngineImpl(const EngineOptions& options)
   pool_ = std::make_unique<ThreadPool>(threads);
   device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
   spine_ = MakeResidentSpineStore(*checkpoint_);
-  experts_ = MakeExpertStore(*checkpoint_, plan_.expert_slots);
+  queue_ = MakeReadQueue({});
+  experts_ = MakeExpertStore(
+      *checkpoint_, *queue_,
+      {plan_.expert_slots, options_.prefetch, JoinPath(options_.model_dir, ".deltafin/heat")});
   model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_);
   FillInfo();
 }

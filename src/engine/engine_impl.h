@@ -8,6 +8,7 @@
 #include "base/thread_pool.h"
 #include "deltafin/engine.h"
 #include "device/device.h"
+#include "io/read_queue.h"
 #include "model/model.h"
 #include "store/checkpoint.h"
 #include "store/expert_store.h"
@@ -26,6 +27,10 @@ class EngineImpl : public Engine {
   std::vector<std::string> Describe() const override;
   std::vector<PlanLine> plan() const override;
   std::unique_ptr<Session> NewSession() override;
+  ExpertStoreCounters expert_counters() const override { return experts_->counters(); }
+  std::vector<LayerExpertCounters> layer_expert_counters() const override {
+    return experts_->layer_counters();
+  }
 
   // For sessions.
   const ModelConfig& config() const { return checkpoint_->config(); }
@@ -51,6 +56,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<SpineStore> spine_;
+  std::unique_ptr<ReadQueue> queue_;
   std::unique_ptr<ExpertStore> experts_;
   std::unique_ptr<Model> model_;
 };
