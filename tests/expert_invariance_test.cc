@@ -1,0 +1,166 @@
+// Slots, hints and warm starts decide when an expert is read, never what is computed: the logits
+// are compared bit by bit.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <set>
+
+#include "base/thread_pool.h"
+#include "device/cpu/cpu_device.h"
+#include "io/read_queue.h"
+#include "model/model.h"
+#include "shared_data.h"
+#include "store/expert_heat.h"
+#include "store/testing/hook_file_system.h"
+#include "store/testing/simple_read_queue.h"
+#include "store/testing/temp_dir.h"
+
+namespace deltafin {
+namespace {
+
+const std::vector<TokenId> kTokens = {50, 700, 12, 12, 903, 4000, 77,  3, 1500, 222, 222, 31,
+                                      8,  9,   10, 2,  77,  903,  700, 1, 45,   46,  47,  4100};
+
+// Passes on hints that have nothing to do with the truth, whether they are wanted or not.
+class MisleadingStore final : public ExpertStore {
+ public:
+  MisleadingStore(std::unique_ptr<ExpertStore> store, const ModelConfig& config, uint32_t seed)
+      : store_(std::move(store)), config_(config), random_(seed) {}
+
+  std::unique_ptr<ExpertBatch> Request(int64_t layer, std::span<const int32_t> ids) override {
+    return store_->Request(layer, ids);
+  }
+  void Hint(int64_t layer, std::span<const int32_t> ids) override {
+    const std::set<int32_t> truth(ids.begin(), ids.end());
+    std::vector<int32_t> lies;
+    for (int32_t id = 0; id < config_.num_experts; ++id) {
+      if (!truth.contains(id) && random_() % 4 == 0) lies.push_back(id);
+    }
+    if (random_() % 3 == 0) {  // of another layer even
+      do {
+        layer = static_cast<int64_t>(random_() % static_cast<uint32_t>(config_.num_layers));
+      } while (!config_.IsMoe(layer));
+    }
+    store_->Hint(layer, lies);
+  }
+  bool WantsHint(int64_t) const override { return true; }
+  ExpertStoreCounters counters() const override { return store_->counters(); }
+  std::vector<LayerExpertCounters> layer_counters() const override {
+    return store_->layer_counters();
+  }
+
+ private:
+  const std::unique_ptr<ExpertStore> store_;
+  const ModelConfig& config_;
+  std::mt19937 random_;
+};
+
+class ExpertInvarianceTest : public testing::Test {
+ protected:
+  ExpertInvarianceTest()
+      : checkpoint_(Checkpoint::Open(fs_, NanoDir())),
+        pool_(2),
+        device_(MakeCpuDevice(pool_)),
+        spine_(MakeResidentSpineStore(*checkpoint_)) {}
+
+  // The logits after every token: a prompt of 9 in one pass, the others one by one.
+  std::vector<float> Logits(ExpertStore& experts) {
+    const ModelConfig& config = checkpoint_->config();
+    Model model(config, *spine_, experts, *device_);
+    SequenceState state(config, *device_, CacheFormat::kF32);
+    std::vector<float> all;
+    const auto sink = [&](size_t, int64_t, std::span<const float> row) {
+      all.insert(all.end(), row.begin(), row.end());
+    };
+    const std::span<const TokenId> tokens(kTokens);
+    for (size_t begin = 0; begin < tokens.size();) {
+      const size_t count = begin == 0 ? 9 : 1;
+      const deltafin::Run run{&state, tokens.subspan(begin, count), LogitsWanted::kAll};
+      model.Forward({&run, 1}, sink, {});
+      begin += count;
+    }
+    return all;
+  }
+  std::unique_ptr<ExpertStore> MakeStore(ReadQueue& queue, int64_t num_slots, Prefetch prefetch,
+                                         const std::string& heat_path = "") {
+    return MakeExpertStore(*checkpoint_, queue, {num_slots, prefetch, heat_path});
+  }
+
+  HookFileSystem fs_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  ThreadPool pool_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<SpineStore> spine_;
+};
+
+TEST_F(ExpertInvarianceTest, SlotsAndHints) {
+  SimpleReadQueue queue;
+  const auto plenty = MakeStore(queue, 100000, Prefetch::kOff);
+  const std::vector<float> want = Logits(*plenty);
+  ASSERT_EQ(want.size(), kTokens.size() * checkpoint_->config().vocab_size);
+  for (const int64_t num_slots : {1, 2, 6, 16, 40, 200}) {
+    for (const Prefetch prefetch : {Prefetch::kOff, Prefetch::kAuto}) {
+      const auto store = MakeStore(queue, num_slots, prefetch);
+      EXPECT_EQ(Logits(*store), want) << num_slots << " slots";
+      const ExpertStoreCounters counters = store->counters();
+      EXPECT_EQ(counters.bytes_ahead > 0, prefetch == Prefetch::kAuto && num_slots >= 4);
+    }
+    MisleadingStore misleading(MakeStore(queue, num_slots, Prefetch::kAuto), checkpoint_->config(),
+                               static_cast<uint32_t>(num_slots));
+    EXPECT_EQ(Logits(misleading), want) << num_slots << " slots, wrong hints";
+  }
+}
+
+// The queue of the program, which splits reads and promotes guesses that are under way.
+TEST_F(ExpertInvarianceTest, TheProgramsQueue) {
+  SimpleReadQueue simple;
+  const auto plenty = MakeStore(simple, 100000, Prefetch::kOff);
+  const std::vector<float> want = Logits(*plenty);
+  for (const uint64_t split_bytes : {uint64_t{4} << 20, uint64_t{8192}}) {
+    ReadQueueOptions options;
+    options.depth = 3;
+    options.split_bytes = split_bytes;
+    const auto queue = MakeReadQueue(options);
+    for (const int64_t num_slots : {2, 24, 300}) {
+      const auto store = MakeStore(*queue, num_slots, Prefetch::kAuto);
+      EXPECT_EQ(Logits(*store), want) << num_slots << " slots";
+      MisleadingStore misleading(MakeStore(*queue, num_slots, Prefetch::kAuto),
+                                 checkpoint_->config(), 1);
+      EXPECT_EQ(Logits(misleading), want) << num_slots << " slots, wrong hints";
+    }
+  }
+}
+
+TEST_F(ExpertInvarianceTest, WarmStarts) {
+  const TempDir dir;
+  SimpleReadQueue queue;
+  std::vector<float> want;
+  for (const int64_t num_slots : {100000, 100000, 60, 16, 200}) {
+    const auto store = MakeStore(queue, num_slots, Prefetch::kAuto, dir / "heat");
+    const std::vector<float> got = Logits(*store);
+    if (want.empty()) want = got;
+    EXPECT_EQ(got, want) << num_slots << " slots";
+  }
+}
+
+// The hints of the model are about what it will really ask for.
+TEST_F(ExpertInvarianceTest, HintsForetellMostPicks) {
+  SimpleReadQueue queue;
+  const auto store = MakeStore(queue, 48, Prefetch::kAuto);
+  Logits(*store);
+  uint64_t foretold = 0;
+  uint64_t foretold_of = 0;
+  const std::vector<LayerExpertCounters> layers = store->layer_counters();
+  for (size_t layer = 2; layer < layers.size(); ++layer) {
+    foretold += layers[layer].foretold;
+    foretold_of += layers[layer].foretold_of;
+  }
+  ASSERT_GT(foretold_of, 0u);
+  // 84 % on a book (docs/experts.md); guesses at random would be right in 6 of 64 cases.
+  EXPECT_GT(static_cast<double>(foretold) / static_cast<double>(foretold_of), 0.5);
+  EXPECT_GT(store->counters().ahead_hits + store->counters().ahead_late, 0u);
+}
+
+}  // namespace
+}  // namespace deltafin
