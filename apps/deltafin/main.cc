@@ -27,6 +27,7 @@ int Main(int argc, char** argv) {
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
   AddInfoCommand(app, &status);
+  AddConvertCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
