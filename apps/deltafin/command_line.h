@@ -17,6 +17,7 @@ void AddRunCommand(CLI::App& app, int* status);
 void AddTokenizeCommand(CLI::App& app, int* status);
 void AddRenderCommand(CLI::App& app, int* status);
 void AddInfoCommand(CLI::App& app, int* status);
+void AddConvertCommand(CLI::App& app, int* status);
 void AddBenchCommand(CLI::App& app, int* status);
 void AddTraceCommand(CLI::App& app, int* status);
 

@@ -27,6 +27,7 @@ int Main(int argc, char** argv) {
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
   AddInfoCommand(app, &status);
+  AddConvertCommand(app, &status);
   AddBenchCommand(app, &status);
   AddTraceCommand(app, &status);
   try {
