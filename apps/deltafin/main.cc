@@ -28,6 +28,8 @@ int Main(int argc, char** argv) {
   AddRenderCommand(app, &status);
   AddInfoCommand(app, &status);
   AddConvertCommand(app, &status);
+  AddBenchCommand(app, &status);
+  AddTraceCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,7 +1,10 @@
 // deltafin run: a prompt in, text out, token by token.
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 #include <optional>
 
@@ -28,6 +31,7 @@ struct RunOptions {
   std::string system;
   std::string effort = "max";
   std::string logits;
+  std::string trace;
   bool chat = false;
   bool no_think = false;
   bool ignore_stop = false;
@@ -166,6 +170,34 @@ class LogitsFile {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 
+// The router's picks as JSON lines, for deltafin trace.
+class PicksFile {
+ public:
+  explicit PicksFile(const std::string& path)
+      : path_(path), file_(path, std::ios::binary | std::ios::trunc) {
+    Check();
+  }
+  void Write(const RouterPicks& picks) {
+    file_ << Json{{"step", picks.position},
+                  {"layer", picks.layer},
+                  {"ids", std::vector<int32_t>(picks.ids.begin(), picks.ids.end())},
+                  {"w", std::vector<float>(picks.weights.begin(), picks.weights.end())}}
+                 .dump()
+          << '\n';
+  }
+  void Close() {
+    file_.close();
+    Check();
+  }
+
+ private:
+  void Check() const {
+    if (!file_) throw Error(ErrorCode::kIo, "--trace " + path_ + ": cannot be written");
+  }
+  std::string path_;
+  std::ofstream file_;
+};
+
 const char* FinishName(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:
@@ -191,8 +223,46 @@ void PrintTimings(const std::vector<TokenId>& prompt, const GenerateResult& resu
                Rate(result.tokens.size(), result.decode_seconds), FinishName(result.finish_reason));
 }
 
+double Percent(uint64_t part, uint64_t of) {
+  return of > 0 ? 100 * static_cast<double>(part) / static_cast<double>(of) : 0;
+}
+
+void PrintExperts(const ExpertStoreCounters& counters) {
+  std::fprintf(stderr,
+               "experts: %.1f %% of %llu were in RAM (%.1f %% read ahead), %.2f GB read, %.2f s "
+               "waited\n",
+               Percent(counters.hits, counters.requested),
+               static_cast<unsigned long long>(counters.requested),
+               Percent(counters.ahead_hits, counters.requested),
+               static_cast<double>(counters.bytes_read()) / 1e9, counters.wait_seconds);
+}
+
+Json ExpertsJson(const Engine& engine) {
+  const ExpertStoreCounters all = engine.expert_counters();
+  Json layers = Json::array();
+  const std::vector<LayerExpertCounters> counters = engine.layer_expert_counters();
+  for (size_t layer = 0; layer < counters.size(); ++layer) {
+    const LayerExpertCounters& c = counters[layer];
+    if (c.requested == 0) continue;
+    layers.push_back({{"layer", layer},
+                      {"requested", c.requested},
+                      {"hits", c.hits},
+                      {"ahead_hits", c.ahead_hits},
+                      {"ahead_late", c.ahead_late},
+                      {"foretold", c.foretold},
+                      {"foretold_of", c.foretold_of},
+                      {"wait_seconds", c.wait_seconds},
+                      {"hints_on", c.hints_on}});
+  }
+  return {{"requested", all.requested},       {"hits", all.hits},
+          {"ahead_hits", all.ahead_hits},     {"ahead_late", all.ahead_late},
+          {"bytes_demand", all.bytes_demand}, {"bytes_ahead", all.bytes_ahead},
+          {"bytes_wasted", all.bytes_wasted}, {"bytes_warm", all.bytes_warm},
+          {"wait_seconds", all.wait_seconds}, {"layers", layers}};
+}
+
 void PrintJson(const std::vector<TokenId>& prompt, const GenerateResult& result,
-               const Output& output) {
+               const Output& output, const Engine& engine) {
   Json json{{"prompt_ids", prompt},
             {"ids", result.tokens},
             {"text", output.text()},
@@ -210,6 +280,7 @@ void PrintJson(const std::vector<TokenId>& prompt, const GenerateResult& result,
       {"prefill_tokens_per_second", Rate(prompt.size(), result.prefill_seconds)},
       {"decode_seconds", result.decode_seconds},
       {"decode_tokens_per_second", Rate(result.tokens.size(), result.decode_seconds)}};
+  json["experts"] = ExpertsJson(engine);
   std::cout << json.dump() << std::endl;
 }
 
@@ -251,20 +322,32 @@ int Run(const RunOptions& options) {
     return !cancelled();
   };
 
+  std::optional<PicksFile> picks;
+  if (!options.trace.empty()) {
+    picks.emplace(options.trace);
+    session->SetOnRouterPicks([&](const RouterPicks& row) { picks->Write(row); });
+  }
   std::span<const TokenId> unread = prompt;
+  double logits_seconds = 0;
   if (!options.logits.empty()) {
+    const auto start = std::chrono::steady_clock::now();
     LogitsFile file(options.logits);
     session->Append(
         prompt, 0, [&](int64_t, std::span<const float> row) { file.Write(row); }, cancelled);
     file.Close();
     unread = {};
+    logits_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  const GenerateResult result = session->Generate(unread, generate);
+  GenerateResult result = session->Generate(unread, generate);
+  result.prefill_seconds += logits_seconds;
   output.Finish();
+  if (picks) picks->Close();
   if (options.json) {
-    PrintJson(prompt, result, output);
+    PrintJson(prompt, result, output, *engine);
   } else {
     PrintTimings(prompt, result);
+    PrintExperts(engine->expert_counters());
   }
   return result.finish_reason == FinishReason::kCancelled ? 128 + InterruptSignal() : 0;
 }
@@ -297,9 +380,13 @@ void AddRunCommand(CLI::App& app, int* status) {
                    "Write the logits of every prompt position: raw little-endian float32 "
                    "[positions, vocabulary]")
       ->type_name("FILE");
+  command
+      ->add_option("--trace", options->trace,
+                   "Write what the router picked for every token, as JSON lines (deltafin trace)")
+      ->type_name("FILE");
   command->add_flag("--json", options->json,
                     "One JSON object on stdout: prompt_ids, ids, text, reasoning, finish_reason, "
-                    "timings");
+                    "timings, experts");
   AddModelOptions(*command, &options->model);
   command->callback([options, status] { *status = Run(*options); });
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "deltafin/error.h"
+#include "deltafin/expert_counters.h"
 #include "deltafin/tokenizer.h"
 #include "deltafin/types.h"
 
@@ -21,6 +22,7 @@ struct EngineOptions {
   int64_t context_tokens = 0;  // a session may hold this many; 0: 8,192 or what the model allows
   CacheFormat cache_format = CacheFormat::kF32;
   SpineFormat spine = SpineFormat::kAuto;
+  Prefetch prefetch = Prefetch::kAuto;
   std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 
@@ -64,6 +66,9 @@ class Engine {
   // One or two lines for people: model, spine, device, threads, RAM, numerics.
   virtual std::vector<std::string> Describe() const = 0;
   virtual std::vector<PlanLine> plan() const = 0;
+  // Since the engine was opened, in all and by layer. Thread-safe.
+  virtual ExpertStoreCounters expert_counters() const { return {}; }
+  virtual std::vector<LayerExpertCounters> layer_expert_counters() const { return {}; }
   // An empty timeline. The engine must outlive it.
   virtual std::unique_ptr<Session> NewSession() = 0;
 };

@@ -36,6 +36,16 @@ struct GenerateResult {
   double decode_seconds = 0;  // of the tokens after the first
 };
 
+// What the router of one layer picked for one token.
+struct RouterPicks {
+  int64_t position = 0;  // in the session, from 0
+  int64_t layer = 0;
+  std::span<const int32_t> ids;    // descending by the router's score
+  std::span<const float> weights;  // of the same
+};
+// Called on the thread that runs the pass, layer after layer, and within a layer token after token.
+using OnRouterPicks = std::function<void(const RouterPicks&)>;
+
 // Not thread-safe.
 class Session {
  public:
@@ -61,6 +71,9 @@ class Session {
   // is. Errors as Append, except that cancellation is a finish reason.
   virtual GenerateResult Generate(std::span<const TokenId> prompt,
                                   const GenerateOptions& options) = 0;
+
+  // Reports the picks of all passes from now on; empty ends it.
+  virtual void SetOnRouterPicks(const OnRouterPicks&) {}
 
   virtual std::unique_ptr<Snapshot> Save() const = 0;
   virtual void Restore(const Snapshot& snapshot) = 0;

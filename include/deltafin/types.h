@@ -17,6 +17,12 @@ enum class SpineFormat : uint8_t {
   kInt8,  // converted (convert.h): half the bytes, other results
 };
 
+// Whether experts are read before the router has picked them. Never changes a result.
+enum class Prefetch : uint8_t {
+  kAuto,  // in the layers where it pays
+  kOff,
+};
+
 // Why a generation ended.
 enum class FinishReason : uint8_t {
   kStop,       // the model ended its message or document

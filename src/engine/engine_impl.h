@@ -27,6 +27,10 @@ class EngineImpl : public Engine {
   std::vector<std::string> Describe() const override;
   std::vector<PlanLine> plan() const override;
   std::unique_ptr<Session> NewSession() override;
+  ExpertStoreCounters expert_counters() const override { return experts_->counters(); }
+  std::vector<LayerExpertCounters> layer_expert_counters() const override {
+    return experts_->layer_counters();
+  }
 
   // For sessions.
   const ModelConfig& config() const { return checkpoint_->config(); }

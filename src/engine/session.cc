@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/format.h"
 #include "engine/session_impl.h"
@@ -32,8 +33,37 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
+// Cuts a layer's picks into tokens. The state knows the first one's position until the pass ends.
+class SessionImpl::PicksSink : public TraceSink {
+ public:
+  PicksSink(const SequenceState& state, OnRouterPicks callback)
+      : state_(state), callback_(std::move(callback)) {}
+
+  bool WantsActivations() const override { return false; }
+  void OnActivations(int64_t, TracePoint, std::span<const float>, int64_t) override {}
+  void OnPicks(int64_t layer, std::span<const int32_t> ids, std::span<const float> weights,
+               int64_t top_k) override {
+    const size_t count = static_cast<size_t>(top_k);
+    for (size_t row = 0; row * count < ids.size(); ++row) {
+      callback_({state_.num_tokens() + static_cast<int64_t>(row), layer,
+                 ids.subspan(row * count, count), weights.subspan(row * count, count)});
+    }
+  }
+
+ private:
+  const SequenceState& state_;
+  const OnRouterPicks callback_;
+};
+
 SessionImpl::SessionImpl(EngineImpl& engine)
     : engine_(engine), state_(engine.config(), engine.device(), engine.cache_format()) {}
+
+SessionImpl::~SessionImpl() = default;
+
+void SessionImpl::SetOnRouterPicks(const OnRouterPicks& callback) {
+  picks_sink_ = callback ? std::make_unique<PicksSink>(state_, callback) : nullptr;
+  trace_ = picks_sink_.get();
+}
 
 void SessionImpl::CheckUsable() const {
   if (usable_) return;

@@ -14,6 +14,7 @@ namespace deltafin {
 class SessionImpl : public Session {
  public:
   explicit SessionImpl(EngineImpl& engine);
+  ~SessionImpl() override;
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   void Append(std::span<const TokenId> tokens, int64_t chunk,
@@ -24,10 +25,13 @@ class SessionImpl : public Session {
   std::unique_ptr<Snapshot> Save() const override;
   void Restore(const Snapshot& snapshot) override;
 
+  void SetOnRouterPicks(const OnRouterPicks& callback) override;
+
   // Observes the passes from now on; null ends it. For tests.
   void set_trace(TraceSink* trace) { trace_ = trace; }
 
  private:
+  class PicksSink;
   // Tokens that are in tokens_ and not yet in the state.
   int64_t pending() const { return static_cast<int64_t>(tokens_.size()) - state_.num_tokens(); }
   bool ContextIsFull() const;
@@ -44,6 +48,7 @@ class SessionImpl : public Session {
   std::vector<float> last_logits_;
   bool usable_ = true;  // no pass failed half way
   TraceSink* trace_ = nullptr;
+  std::unique_ptr<TraceSink> picks_sink_;  // behind SetOnRouterPicks
 };
 
 }  // namespace deltafin

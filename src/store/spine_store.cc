@@ -62,13 +62,13 @@ class StreamedSpineStore final : public SpineStore {
     const size_t m = MatrixIndex(layer, SpineMatrix::kRouter);
     const StoredMatrix& matrix = source_.layers[static_cast<size_t>(layer)].matrices[m];
     const std::byte* data = stream_.IfLoaded(stream_.pieces().begin(layer, m));
-    if (data == nullptr) return nullptr;
+    if (data == nullptr || !tables_[static_cast<size_t>(layer)]) return nullptr;
     router_ = {matrix.format, matrix.rows, matrix.cols, data, nullptr};
     return &router_;
   }
-  const float* ResidentRouterBias(int64_t layer) const override {
+  const float* ResidentVector(int64_t layer, SpineVector id) const override {
     const std::optional<LayerTables>& tables = tables_[static_cast<size_t>(layer)];
-    return tables ? tables->vectors.Get(SpineVector::kRouterBias) : nullptr;
+    return tables ? tables->vectors.Get(id) : nullptr;
   }
 
  private:

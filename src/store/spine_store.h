@@ -43,10 +43,11 @@ class SpineStore {
   // The rows of the embedding, widened: out is host [tokens.size(), hidden_size].
   virtual void ReadEmbeddings(std::span<const TokenId> tokens, float* out) = 0;
 
-  // The router of an MoE layer and its bias, to guess what the layer will pick before it is its
-  // turn; valid until the next call of the store. Null when they are not in RAM: never reads.
+  // The router of an MoE layer, and a small tensor of any layer, to guess what the layer will pick
+  // before it is its turn; valid until the next call of the store. Null when they are not in RAM:
+  // never reads.
   virtual const Matrix* ResidentRouter(int64_t) const { return nullptr; }
-  virtual const float* ResidentRouterBias(int64_t) const { return nullptr; }
+  virtual const float* ResidentVector(int64_t, SpineVector) const { return nullptr; }
 };
 
 struct SpineStoreOptions {

@@ -146,7 +146,7 @@ TEST_P(SpineStoreTest, ResidentLayersAreReadOnce) {
       truth_.at("language_model.model.layers.1.block_sparse_moe.gate.weight").bytes;
   ASSERT_NE(store->ResidentRouter(1), nullptr);
   EXPECT_EQ(std::memcmp(store->ResidentRouter(1)->data, router.data(), router.size()), 0);
-  EXPECT_NE(store->ResidentRouterBias(1), nullptr);
+  EXPECT_NE(store->ResidentVector(1, SpineVector::kRouterBias), nullptr);
 }
 
 // With a ring that holds everything, the next pass is read while nobody asks.
