@@ -23,6 +23,7 @@ PROMPTS = json.load(open(os.path.join(SOURCE, "tests", "data", "nano", "prompts.
 
 def clean_environment(extra=None):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("K3_", "DELTAFIN_ROOT"))}
+    env["K3_SPINE"] = "bf16"  # whatever lies beside the files
     env.update(extra or {})
     return env
 

@@ -31,6 +31,7 @@ class LinkedModel {
  public:
   explicit LinkedModel(const std::string& source) {
     for (const auto& entry : fs::directory_iterator(source)) {
+      if (!entry.is_regular_file()) continue;  // not what earlier runs keep beside the files
       fs::create_symlink(fs::absolute(entry.path()),
                          dir() + "/" + entry.path().filename().string());
     }

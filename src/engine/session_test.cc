@@ -16,6 +16,7 @@ class SessionTest : public testing::Test {
     EngineOptions options;
     options.model_dir = NanoDir();
     options.context_tokens = context_tokens;
+    options.spine = SpineFormat::kBf16;
     return Engine::Open(options);
   }
   static std::vector<TokenId> Ids(Engine& engine, const char* text) {
