@@ -40,6 +40,7 @@ THIRD_PARTY = {
     "nlohmann": "include/deltafin",
     "openssl": "src/io",
     "xxhash.h": "src/io",
+    "liburing.h": "src/io",
     "boost": "src/text",
     "CLI": "apps",
     "immintrin.h": "src/device/cpu",

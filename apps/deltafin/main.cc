@@ -28,6 +28,7 @@ int Main(int argc, char** argv) {
   AddRenderCommand(app, &status);
   AddInfoCommand(app, &status);
   AddTraceCommand(app, &status);
+  AddBenchCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -124,45 +124,51 @@ class PosixFileSystem final : public FileSystem {
 
 }  // namespace
 
+std::span<std::byte> ReadCursor::dst() const {
+  return dst_.subspan(resume_, std::min(dst_.size() - resume_, kMaxBytesPerCall));
+}
+
+bool ReadCursor::Advance(size_t bytes) {
+  const size_t total = resume_ + bytes;
+  if (total <= got_) return false;
+  got_ = total;
+  resume_ = total / alignment_ * alignment_;
+  return true;
+}
+
 void ReadFully(const PreadFunction& pread, const std::string& path, uint64_t offset,
                std::span<std::byte> dst) {
   constexpr uint64_t kMaxOffset = std::numeric_limits<off_t>::max();
-  const auto fail = [&](size_t done, const std::string& reason) {
-    FailRead(path, offset, dst.size(), done, reason);
+  ReadCursor cursor(offset, dst, dst.size(), 1);
+  const auto fail = [&](const std::string& reason) {
+    FailRead(path, offset, dst.size(), cursor.got(), reason);
   };
   if (offset > kMaxOffset || dst.size() > kMaxOffset - offset) {
-    fail(0, "the end of what a file can hold");
+    fail("the end of what a file can hold");
   }
-  size_t done = 0;
-  while (done < dst.size()) {
-    const size_t want = std::min(dst.size() - done, kMaxBytesPerCall);
-    const ssize_t got = pread(dst.data() + done, want, static_cast<off_t>(offset + done));
-    if (got > 0) {
-      done += static_cast<size_t>(got);
-    } else if (got == 0) {
-      fail(done, kFileEnded);
-    } else if (errno != EINTR) {
-      fail(done, ReasonOf(errno));
+  while (!cursor.complete()) {
+    const std::span<std::byte> to = cursor.dst();
+    const ssize_t got = pread(to.data(), to.size(), static_cast<off_t>(cursor.offset()));
+    if (got < 0) {
+      if (errno != EINTR) fail(ReasonOf(errno));
+    } else if (!cursor.Advance(static_cast<size_t>(got))) {
+      fail(kFileEnded);
     }
   }
 }
 
 bool ReadDirectFully(const PreadFunction& pread, const std::string& path, uint64_t offset,
                      std::span<std::byte> dst, size_t needed) {
-  size_t done = 0;    // whole pages
-  size_t within = 0;  // bytes of the page after them that the last call gave
-  while (done + within < needed) {
-    const size_t want = std::min(dst.size() - done, kMaxBytesPerCall);
-    const ssize_t got = pread(dst.data() + done, want, static_cast<off_t>(offset + done));
+  ReadCursor cursor(offset, dst, needed, kReadAlignment);
+  while (!cursor.complete()) {
+    const std::span<std::byte> to = cursor.dst();
+    const ssize_t got = pread(to.data(), to.size(), static_cast<off_t>(cursor.offset()));
     if (got < 0) {
-      if (errno == EINTR) continue;
       if (errno == EINVAL) return false;
-      FailRead(path, offset, needed, done + within, ReasonOf(errno));
+      if (errno != EINTR) FailRead(path, offset, needed, cursor.got(), ReasonOf(errno));
+    } else if (!cursor.Advance(static_cast<size_t>(got))) {
+      FailRead(path, offset, needed, cursor.got(), kFileEnded);
     }
-    const size_t total = done + static_cast<size_t>(got);
-    if (total <= done + within) FailRead(path, offset, needed, done + within, kFileEnded);
-    done = total / kReadAlignment * kReadAlignment;
-    within = total - done;
   }
   return true;
 }

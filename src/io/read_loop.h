@@ -18,7 +18,31 @@ using PreadFunction = std::function<ssize_t(void* dst, size_t bytes, off_t offse
 void ReadFully(const PreadFunction& pread, const std::string& path, uint64_t offset,
                std::span<std::byte> dst);
 
-// The same for a descriptor without page cache, as ReadableFile::ReadDirect: a call that ends
+// How far a read has come that may take several calls. A direct read goes on at the beginning of
+// the page (`alignment` kReadAlignment) in which the last call ended, others where it ended (1).
+class ReadCursor {
+ public:
+  ReadCursor(uint64_t offset, std::span<std::byte> dst, size_t needed, size_t alignment)
+      : offset_(offset), dst_(dst), needed_(needed), alignment_(alignment) {}
+
+  bool complete() const { return got_ >= needed_; }
+  size_t got() const { return got_; }
+  // The next call.
+  uint64_t offset() const { return offset_ + resume_; }
+  std::span<std::byte> dst() const;
+  // A call gave `bytes`. False when that is nothing new: the file ended.
+  [[nodiscard]] bool Advance(size_t bytes);
+
+ private:
+  uint64_t offset_;
+  std::span<std::byte> dst_;
+  size_t needed_;
+  size_t alignment_;
+  size_t got_ = 0;
+  size_t resume_ = 0;
+};
+
+// ReadFully for a descriptor without page cache, as ReadableFile::ReadDirect: a call that ends
 // inside a page is taken up at the beginning of that page. False, with nothing usable in dst, when
 // the system refuses direct reads (EINVAL).
 [[nodiscard]] bool ReadDirectFully(const PreadFunction& pread, const std::string& path,

@@ -3,9 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#if defined(__linux__)
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#endif
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -505,6 +515,42 @@ TEST_P(ReadQueueTest, Describe) {
   EXPECT_EQ(text, format("{}, {}, 5 deep", threads ? "threads" : "io_uring",
                          GetParam().mode == ReadMode::kDirect ? "direct" : "buffered"));
 }
+
+#if defined(__linux__)
+
+// Lets the kernel answer io_uring_setup with `error` from now on, for this process.
+void RefuseUring(int error) {
+  constexpr uint32_t kSetup = 425;  // on every architecture
+  sock_filter code[] = {
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, kSetup},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  };
+  const sock_fprog program = {std::size(code), code};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    std::fputs("no seccomp", stderr);
+    std::exit(0);
+  }
+}
+
+// Containers and hardened kernels do this.
+TEST(ReadQueueDeathTest, RefusedUringIsAnError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const int error : {EPERM, ENOSYS, ENOMEM}) {
+    EXPECT_EXIT(
+        {
+          RefuseUring(error);
+          std::fputs(WhyNot(ReadEngine::kIoUring).c_str(), stderr);
+          std::exit(0);
+        },
+        ::testing::ExitedWithCode(0),
+        "no seccomp|without liburing|the kernel refuses it \\(.*read with threads");
+  }
+}
+
+#endif
 
 // --- The loop around direct reads ---
 
