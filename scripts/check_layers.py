@@ -55,7 +55,7 @@ THIRD_PARTY = {
 REFERENCE_THIRD_PARTY = ["nlohmann"]
 
 # The operating system's headers -> the folders that may talk to it.
-SYSTEM = re.compile(r"^(sys|linux)/|^(unistd|fcntl|sched|pthread|poll|dirent|termios|signal|stdlib)\.h$")
+SYSTEM = re.compile(r"^(sys|linux)/|^(unistd|fcntl|sched|pthread|poll|dirent|termios|signal|stdlib|malloc)\.h$")
 SYSTEM_FOLDERS = ["src/base", "src/io", "src/server", "src/hub", "apps"]
 
 # Only for tests and benchmarks, wherever they lie.

@@ -62,7 +62,11 @@ class ExpertInvarianceTest : public testing::Test {
       : checkpoint_(Checkpoint::Open(fs_, NanoDir())),
         pool_(2),
         device_(MakeCpuDevice(pool_)),
-        spine_(MakeResidentSpineStore(*checkpoint_)) {}
+        spine_queue_(MakeReadQueue({})) {
+    SpineSource source = ReleasedSpine(*checkpoint_);
+    const SpineStoreOptions all = AllResident(source);
+    spine_ = MakeSpineStore(*checkpoint_, std::move(source), *spine_queue_, all);
+  }
 
   // The logits after every token: a prompt of 9 in one pass, the others one by one.
   std::vector<float> Logits(ExpertStore& experts) {
@@ -91,6 +95,7 @@ class ExpertInvarianceTest : public testing::Test {
   std::unique_ptr<Checkpoint> checkpoint_;
   ThreadPool pool_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<ReadQueue> spine_queue_;
   std::unique_ptr<SpineStore> spine_;
 };
 

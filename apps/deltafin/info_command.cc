@@ -13,6 +13,7 @@ namespace {
 struct InfoOptions {
   ModelOptions model;
   bool json = false;
+  bool plan = false;
 };
 
 double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024 * 1024); }
@@ -43,6 +44,12 @@ void PrintJson(const Engine& engine) {
             << "\n";
 }
 
+void PrintPlan(const Engine& engine) {
+  for (const PlanLine& line : engine.plan()) {
+    std::printf("  %-22s %10.3f GiB  %s\n", line.what.c_str(), Gib(line.bytes), line.note.c_str());
+  }
+}
+
 void PrintTable(const Engine& engine) {
   const ModelInfo& i = engine.info();
   for (const std::string& line : engine.Describe()) std::cout << line << "\n";
@@ -64,9 +71,7 @@ void PrintTable(const Engine& engine) {
   row("one expert", bytes(i.expert_bytes));
   row("weights per token", bytes(i.bytes_per_token));
   std::printf("\nmemory plan\n");
-  for (const PlanLine& line : engine.plan()) {
-    std::printf("  %-22s %10.3f GiB  %s\n", line.what.c_str(), Gib(line.bytes), line.note.c_str());
-  }
+  PrintPlan(engine);
 }
 
 }  // namespace
@@ -75,12 +80,15 @@ void AddInfoCommand(CLI::App& app, int* status) {
   CLI::App* command = app.add_subcommand("info", "The model, its sizes and the memory plan");
   auto options = std::make_shared<InfoOptions>();
   AddModelOptions(*command, &options->model);
-  command->add_flag("--json", options->json, "One JSON object");
+  CLI::Option* json = command->add_flag("--json", options->json, "One JSON object");
+  command->add_flag("--plan", options->plan, "Only the memory plan")->excludes(json);
   command->callback([options, status] {
     for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
     const auto engine = Engine::Open(ToEngineOptions(options->model));
     if (options->json) {
       PrintJson(*engine);
+    } else if (options->plan) {
+      PrintPlan(*engine);
     } else {
       PrintTable(*engine);
     }

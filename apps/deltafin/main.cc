@@ -29,6 +29,7 @@ int Main(int argc, char** argv) {
   AddInfoCommand(app, &status);
   AddTraceCommand(app, &status);
   AddBenchCommand(app, &status);
+  AddConvertCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -60,13 +60,12 @@ void CheckDevice(const std::string& text) {
   throw Error(ErrorCode::kInvalidArgument, "--device: expected auto or cpu, got \"" + text + "\"");
 }
 
-void CheckSpine(const std::string& text) {
-  if (text == "auto" || text == "bf16") return;
-  if (text == "int8") {
-    throw Error(ErrorCode::kUnsupported,
-                "--spine int8: this version reads the released bf16 spine only; use auto or bf16");
-  }
-  throw Error(ErrorCode::kInvalidArgument, "--spine: expected auto or bf16, got \"" + text + "\"");
+SpineFormat ParseSpine(const std::string& text) {
+  if (text == "auto") return SpineFormat::kAuto;
+  if (text == "bf16") return SpineFormat::kBf16;
+  if (text == "int8") return SpineFormat::kInt8;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--spine: expected auto, bf16 or int8, got \"" + text + "\"");
 }
 
 }  // namespace
@@ -116,7 +115,11 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
   command.add_option("--device", options->device, "auto or cpu (K3_DEV)")
       ->type_name("NAME")
       ->envname("K3_DEV");
-  command.add_option("--spine", options->spine, "auto or bf16 (K3_SPINE)")
+  command
+      .add_option(
+          "--spine", options->spine,
+          "bf16 (as released), int8 (deltafin convert spine; other bits) or auto: int8 when "
+          "it is there (K3_SPINE)")
       ->type_name("NAME")
       ->envname("K3_SPINE");
   command
@@ -138,10 +141,10 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   engine.threads = options.threads;
   engine.context_tokens = options.context;
   engine.cache_format = ParseCache(options.cache);
+  engine.spine = ParseSpine(options.spine);
   engine.cpu_isa = options.isa;
   engine.prefetch = ParsePrefetch(options.prefetch);
   CheckDevice(options.device);
-  CheckSpine(options.spine);
   if (!options.ram.empty()) {
     engine.ram_bytes = ParseBytes("--ram", options.ram);
   } else if (const std::string gb = Environment("K3_RAM_GB"); !gb.empty()) {

@@ -22,6 +22,7 @@ struct EngineOptions {
   int64_t context_tokens = 0;  // a session may hold this many; 0: 8,192 or what the model allows
   CacheFormat cache_format = CacheFormat::kF32;
   Prefetch prefetch = Prefetch::kAuto;
+  SpineFormat spine = SpineFormat::kAuto;
   std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 
@@ -44,7 +45,7 @@ struct ModelInfo {
   int64_t context_tokens = 0;      // that the plan has room for
   int64_t max_context_tokens = 0;  // that the model was made for
   uint64_t total_bytes = 0;        // of the shards
-  uint64_t spine_bytes = 0;        // of text
+  uint64_t spine_bytes = 0;        // matrices of the spine that is used
   uint64_t expert_bytes = 0;       // of one expert
   uint64_t bytes_per_token = 0;    // weights that one decoded token touches
   int num_shards = 0;
@@ -53,7 +54,8 @@ struct ModelInfo {
 // Immutable after Open. Thread-safe, but sessions of one engine run one at a time.
 class Engine {
  public:
-  // Throws Error: see error.h.
+  // Throws Error: see error.h. Tells the heap of this process to give freed memory back (for good):
+  // the memory plan would not hold otherwise.
   static std::unique_ptr<Engine> Open(const EngineOptions& options);
   virtual ~Engine() = default;
 

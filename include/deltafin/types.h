@@ -16,6 +16,13 @@ enum class Prefetch : uint8_t {
   kOff,
 };
 
+// Which spine is read (all weights but the routed experts).
+enum class SpineFormat : uint8_t {
+  kAuto,  // int8 when a complete conversion of these weights is there, else bf16
+  kBf16,  // as released
+  kInt8,  // converted (convert.h): half the bytes, other results
+};
+
 // Why a generation ended.
 enum class FinishReason : uint8_t {
   kStop,       // the model ended its message or document

@@ -2,21 +2,20 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/format.h"
+#include "base/page_memory.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/engine_impl.h"
+#include "engine/resources.h"
 #include "engine/session_impl.h"
-#include "io/memory_limits.h"
+#include "io/read_queue.h"
 
 namespace deltafin {
 namespace {
 
 constexpr int64_t kDefaultContextTokens = 8192;
-constexpr int64_t kMaxPositions = 512;
-// A pass's scratch may take this part of the budget.
-constexpr uint64_t kWorkspaceShare = 8;
-constexpr uint64_t kMaxLogitsBytes = 64ull << 20;
 
 std::string Bytes(uint64_t bytes) {
   const double b = static_cast<double>(bytes);
@@ -40,6 +39,7 @@ std::unique_ptr<Device> MakeDevice(ThreadPool& pool, const std::string& isa_name
 }  // namespace
 
 std::unique_ptr<Engine> Engine::Open(const EngineOptions& options) {
+  KeepHeapSmall();  // before the indexes are read, which takes twice what is kept
   return std::make_unique<EngineImpl>(options);
 }
 
@@ -65,39 +65,26 @@ EngineImpl::EngineImpl(const EngineOptions& options)
                 format("context: expected 1 to {} tokens, got {}", c.max_position_embeddings,
                        options_.context_tokens));
   }
-  const MemoryLimits limits = ReadMemoryLimits();
-  ChoosePassSize(options_.ram_bytes != 0 ? options_.ram_bytes : limits.limit_bytes / 2);
-  plan_ = PlanMemory(
-      *checkpoint_, limits,
-      {options_.ram_bytes, SequenceState::Bytes(c, options_.cache_format, options_.context_tokens),
-       Model::WorkspaceBytes(c, max_positions_, max_logits_positions_)});
-
   const int threads = options_.threads != 0 ? options_.threads : UsableProcessors();
   if (threads < 1 || threads > 1024) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("threads: expected 1 to 1024, got {}", threads));
   }
+  SpineSource spine = ChooseSpine(*checkpoint_, options_.spine, &spine_note_);
+  spine_format_ = spine.format;
+  info_.spine_bytes = spine.TotalBytes();
+  plan_ = PlanEngine(*checkpoint_, spine, options_, threads);
+  max_logits_positions_ = MaxLogitsPositions(c, plan_.positions);
+
   pool_ = std::make_unique<ThreadPool>(threads);
   device_ = MakeDevice(*pool_, options_.cpu_isa);
-  spine_ = MakeResidentSpineStore(*checkpoint_);
   queue_ = MakeReadQueue({});
+  spine_ = MakeSpineStore(*checkpoint_, std::move(spine), *queue_, plan_.spine);
   experts_ = MakeExpertStore(
       *checkpoint_, *queue_,
       {plan_.expert_slots, options_.prefetch, JoinPath(options_.model_dir, ".deltafin/heat")});
   model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_);
   FillInfo();
-}
-
-// The largest power of two of positions whose scratch fits its share of the budget.
-void EngineImpl::ChoosePassSize(uint64_t budget_bytes) {
-  const ModelConfig& c = config();
-  const int64_t logits_cap =
-      std::max<int64_t>(1, static_cast<int64_t>(kMaxLogitsBytes / sizeof(float)) / c.vocab_size);
-  for (max_positions_ = kMaxPositions;; max_positions_ /= 2) {
-    max_logits_positions_ = std::min(max_positions_, logits_cap);
-    const uint64_t bytes = Model::WorkspaceBytes(c, max_positions_, max_logits_positions_);
-    if (bytes <= budget_bytes / kWorkspaceShare || max_positions_ == 1) return;
-  }
 }
 
 void EngineImpl::FillInfo() {
@@ -113,45 +100,62 @@ void EngineImpl::FillInfo() {
   info_.context_tokens = options_.context_tokens;
   info_.max_context_tokens = c.max_position_embeddings;
   info_.total_bytes = checkpoint_->total_bytes();
-  info_.spine_bytes = plan_.spine_bytes;
   info_.expert_bytes = checkpoint_->expert_bytes();
   info_.num_shards = static_cast<int>(checkpoint_->num_shards());
   uint64_t moe_layers = 0;
   for (int64_t layer = 0; layer < c.num_layers; ++layer) moe_layers += c.IsMoe(layer);
-  info_.bytes_per_token = plan_.spine_bytes + moe_layers *
+  info_.bytes_per_token = info_.spine_bytes + moe_layers *
                                                   static_cast<uint64_t>(c.experts_per_token) *
                                                   checkpoint_->expert_bytes();
 }
 
+std::string EngineImpl::DescribeSpine() const {
+  const int64_t num_layers = info_.num_layers + 1;  // the head counts as one
+  const std::string name = spine_format_ == WeightFormat::kInt8
+                               ? "int8 (converted: not the released bits)"
+                               : "bf16 (as released)";
+  if (plan_.resident_layers == num_layers) {
+    return format("spine {}, {} in RAM", name, Bytes(plan_.spine_bytes));
+  }
+  return format("spine {}, {} of {} layers in RAM, {} read for every pass", name,
+                plan_.resident_layers, num_layers, Bytes(info_.spine_bytes - plan_.spine_bytes));
+}
+
 std::vector<std::string> EngineImpl::Describe() const {
   const ModelInfo& i = info_;
-  return {
+  std::vector<std::string> lines = {
       format("model {}: {} layers ({} KDA, {} MLA), {} of {} experts per token, {} on disk", i.name,
              i.num_layers, i.num_layers - i.num_mla_layers, i.num_mla_layers, i.experts_per_token,
              i.num_experts, Bytes(i.total_bytes)),
-      format(
-          "spine bf16 (as released), {} in RAM; {} expert slots, {}; {}; budget {} ({}); context "
-          "{} tokens, latent cache {}; exact numerics",
-          Bytes(plan_.spine_bytes), plan_.expert_slots, Bytes(plan_.expert_bytes),
-          device_->Describe(), Bytes(plan_.budget_bytes), plan_.limited_by, i.context_tokens,
-          options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16"),
+      format("{}; {} expert slots, {}; {}; budget {} ({}); context {} tokens, latent cache {}; "
+             "exact numerics",
+             DescribeSpine(), plan_.expert_slots, Bytes(plan_.expert_bytes), device_->Describe(),
+             Bytes(plan_.budget_bytes), plan_.limited_by, i.context_tokens,
+             options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16"),
   };
+  if (!spine_note_.empty()) lines.push_back(spine_note_);
+  return lines;
 }
 
 std::vector<PlanLine> EngineImpl::plan() const {
-  const uint64_t used =
-      plan_.state_bytes + plan_.workspace_bytes + plan_.spine_bytes + plan_.expert_bytes;
+  const int64_t num_layers = info_.num_layers + 1;
   return {
-      {"limit", plan_.limit_bytes, plan_.limited_by},
+      {"limit", plan_.limit_bytes, plan_.limit_name},
+      {"available now", plan_.available_bytes,
+       plan_.budget_bytes > plan_.available_bytes ? "less than the budget" : ""},
       {"left to the system", plan_.reserve_bytes, ""},
-      {"budget", plan_.budget_bytes, ""},
+      {"budget", plan_.budget_bytes, plan_.limited_by == plan_.limit_name ? "" : plan_.limited_by},
+      {"program", plan_.program_bytes, "code, indexes, tokenizer, stacks, lists"},
       {"session state", plan_.state_bytes,
        format("{} tokens of context, latent cache {}", info_.context_tokens,
               options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16")},
-      {"working memory", plan_.workspace_bytes, format("passes of {} positions", max_positions_)},
-      {"spine", plan_.spine_bytes, "resident"},
+      {"working memory", plan_.workspace_bytes, format("passes of {} positions", plan_.positions)},
+      {"small tensors", plan_.tables_bytes, "norms, convolutions, gates, scales"},
+      {"read ahead", plan_.buffer_bytes, "ring of the streamed spine"},
+      {"spine", plan_.spine_bytes,
+       format("{} of {} layers resident", plan_.resident_layers, num_layers)},
       {"expert slots", plan_.expert_bytes, format("{} experts", plan_.expert_slots)},
-      {"unused", plan_.budget_bytes - std::min(plan_.budget_bytes, used), ""},
+      {"unused", plan_.budget_bytes - plan_.used_bytes(), ""},
   };
 }
 

@@ -38,25 +38,26 @@ class EngineImpl : public Engine {
   Device& device() { return *device_; }
   CacheFormat cache_format() const { return options_.cache_format; }
   // Positions of a pass that the plan has room for, and of those with logits.
-  int64_t max_positions() const { return max_positions_; }
+  int64_t max_positions() const { return plan_.positions; }
   int64_t max_logits_positions() const { return max_logits_positions_; }
 
  private:
-  void ChoosePassSize(uint64_t budget_bytes);
   void FillInfo();
+  std::string DescribeSpine() const;
 
   EngineOptions options_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<TokenId> stop_tokens_;
   MemoryPlan plan_;
-  int64_t max_positions_ = 1;
+  WeightFormat spine_format_ = WeightFormat::kBf16;
+  std::string spine_note_;  // for people; mostly empty
   int64_t max_logits_positions_ = 1;
   ModelInfo info_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<SpineStore> spine_;
   std::unique_ptr<ReadQueue> queue_;
+  std::unique_ptr<SpineStore> spine_;
   std::unique_ptr<ExpertStore> experts_;
   std::unique_ptr<Model> model_;
 };

@@ -80,6 +80,21 @@ std::string Sha256OfFile(const ReadableFile& file) {
   return sha.HexDigest();
 }
 
+struct Xxh3Stream::State {
+  Xxh3State xxh3 = NewXxh3State();
+};
+
+Xxh3Stream::Xxh3Stream() : state_(std::make_unique<State>()) { Restart(); }
+Xxh3Stream::~Xxh3Stream() = default;
+Xxh3Stream::Xxh3Stream(Xxh3Stream&&) noexcept = default;
+Xxh3Stream& Xxh3Stream::operator=(Xxh3Stream&&) noexcept = default;
+
+void Xxh3Stream::Restart() { XXH3_64bits_reset(state_->xxh3.get()); }
+void Xxh3Stream::Update(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(state_->xxh3.get(), bytes.data(), bytes.size());
+}
+uint64_t Xxh3Stream::Digest() const { return XXH3_64bits_digest(state_->xxh3.get()); }
+
 uint64_t Xxh3(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 Hash128 Xxh3Wide(std::span<const std::byte> bytes) {

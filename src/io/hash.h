@@ -38,6 +38,24 @@ struct Hash128 {
   bool operator==(const Hash128&) const = default;
 };
 
+// XXH3 (64 bits) of bytes that arrive one after the other.
+class Xxh3Stream {
+ public:
+  Xxh3Stream();
+  ~Xxh3Stream();
+  Xxh3Stream(Xxh3Stream&&) noexcept;
+  Xxh3Stream& operator=(Xxh3Stream&&) noexcept;
+
+  void Restart();
+  void Update(std::span<const std::byte> bytes);
+  // Of all bytes since the start; more may follow.
+  uint64_t Digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 uint64_t Xxh3(std::span<const std::byte> bytes);
 Hash128 Xxh3Wide(std::span<const std::byte> bytes);
 // Of bytes [offset, offset + bytes) of the file. Throws Error(kIo).

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string_view>
+#include <vector>
 
 #include "io/testing_file_system.h"
 
@@ -63,6 +64,18 @@ TEST(Xxh3, RangesOfFiles) {
     EXPECT_EQ(Xxh3WideOfRange(*file, offset, bytes), Xxh3Wide(Bytes(range)));
   }
   EXPECT_THROW(Xxh3OfRange(*file, 1, text.size()), Error);
+}
+
+TEST(HashTest, Xxh3OfPiecesIsXxh3OfTheWhole) {
+  std::vector<std::byte> bytes(10000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 % 251);
+  Xxh3Stream stream;
+  stream.Update(std::span(bytes).first(77));
+  stream.Restart();
+  for (size_t at = 0; at < bytes.size(); at += 1000) {
+    stream.Update(std::span(bytes).subspan(at, 1000));
+  }
+  EXPECT_EQ(stream.Digest(), Xxh3(bytes));
 }
 
 }  // namespace

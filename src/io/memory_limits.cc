@@ -65,4 +65,19 @@ MemoryLimits ReadMemoryLimits(const std::string& root) {
   return limits;
 }
 
+ProcessMemory ReadProcessMemory(const std::string& root) {
+  ProcessMemory memory;
+  std::ifstream file(root + "/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string key;
+    uint64_t kib = 0;
+    words >> key >> kib;
+    if (key == "VmRSS:") memory.resident_bytes = kib * 1024;
+    if (key == "VmHWM:") memory.peak_resident_bytes = kib * 1024;
+    if (key == "VmSize:") memory.virtual_bytes = kib * 1024;
+  }
+  return memory;
+}
+
 }  // namespace deltafin

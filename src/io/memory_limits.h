@@ -19,4 +19,13 @@ struct MemoryLimits {
 // cannot be read do not bind.
 MemoryLimits ReadMemoryLimits(const std::string& root = "/");
 
+// What this process uses; 0 where the system does not say.
+struct ProcessMemory {
+  uint64_t resident_bytes = 0;
+  uint64_t peak_resident_bytes = 0;
+  uint64_t virtual_bytes = 0;  // what RLIMIT_AS counts
+};
+
+ProcessMemory ReadProcessMemory(const std::string& root = "/");
+
 }  // namespace deltafin

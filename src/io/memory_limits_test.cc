@@ -37,6 +37,16 @@ TEST_F(MemoryLimitsTest, PhysicalMemoryBindsWithoutCgroups) {
   EXPECT_EQ(limits.limited_by, "physical memory");
 }
 
+TEST_F(MemoryLimitsTest, ReadsWhatTheProcessUses) {
+  EXPECT_EQ(ReadProcessMemory(root_).resident_bytes, 0u);  // no such file
+  Write("proc/self/status",
+        "Name:\tx\nVmPeak:\t 9000 kB\nVmSize:\t 8000 kB\nVmHWM:\t 700 kB\nVmRSS:\t 600 kB\n");
+  const ProcessMemory memory = ReadProcessMemory(root_);
+  EXPECT_EQ(memory.resident_bytes, 600u * 1024);
+  EXPECT_EQ(memory.peak_resident_bytes, 700u * 1024);
+  EXPECT_EQ(memory.virtual_bytes, 8000u * 1024);
+}
+
 // A limit on a parent binds although the process's own group has none.
 TEST_F(MemoryLimitsTest, ParentOfACgroup2Binds) {
   Write("proc/self/cgroup", "0::/user/app\n");

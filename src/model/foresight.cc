@@ -36,7 +36,10 @@ void Model::HintNextExperts(Pass& pass, int64_t layer) {
   } while (!config_.IsMoe(next));
   if (!experts_.WantsHint(next)) return;
   const Matrix* router = spine_.ResidentRouter(next);
-  if (next <= layer || router == nullptr) {
+  const float* mix = spine_.ResidentVector(next, SpineVector::kMlpResQuery);
+  const float* norm = spine_.ResidentVector(next, SpineVector::kPostAttentionNorm);
+  const float* bias = spine_.ResidentVector(next, SpineVector::kRouterBias);
+  if (next <= layer || !router || !mix || !norm || !bias) {
     experts_.Hint(next, {});
     return;
   }
@@ -48,16 +51,14 @@ void Model::HintNextExperts(Pass& pass, int64_t layer) {
   float* x = frame.Take(n * hidden);
   float* logits = frame.Take(n * config_.num_experts);
   device_.ResidualMix(x, pass.snapshots + offset, pass.n * hidden, pass.num_snapshots,
-                      pass.prefix + offset, spine_.ResidentVector(next, SpineVector::kMlpResQuery),
-                      n, hidden, config_.rms_norm_eps);  // [n, hidden]
-  device_.RmsNorm(x, x, spine_.ResidentVector(next, SpineVector::kPostAttentionNorm), n, hidden,
-                  hidden, config_.rms_norm_eps);
+                      pass.prefix + offset, mix, n, hidden, config_.rms_norm_eps);  // [n, hidden]
+  device_.RmsNorm(x, x, norm, n, hidden, hidden, config_.rms_norm_eps);
   device_.MatMul(*router, x, logits, config_.num_experts, n);  // [n, experts]
   std::vector<int32_t> picks(static_cast<size_t>(n * top_k));
   std::vector<float> weights(picks.size());
   device_.RouterTopK(
-      picks.data(), weights.data(), logits, spine_.ResidentVector(next, SpineVector::kRouterBias),
-      n, {config_.num_experts, top_k, config_.moe_renormalize, config_.routed_scaling_factor});
+      picks.data(), weights.data(), logits, bias, n,
+      {config_.num_experts, top_k, config_.moe_renormalize, config_.routed_scaling_factor});
   experts_.Hint(next, DistinctByRank(picks, n, top_k));
 }
 

@@ -1,15 +1,37 @@
 #include "store/memory_plan.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "base/check.h"
 #include "base/format.h"
 #include "deltafin/error.h"
+#include "io/read_queue.h"
 #include "store/layout.h"
+#include "store/spine_pieces.h"
+#include "store/spine_reader.h"
 
 namespace deltafin {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// Streaming needs the piece that is in use and one that is read meanwhile; a third keeps the disk
+// from waiting for the computation.
+constexpr uint64_t kLeastRingPieces = 3;
+// What the ring may grow to: some tenths of a second of a fast disk, the time that experts take
+// before the next spine matrix is used.
+constexpr uint64_t kMostRingBytes = 512 * kMiB;
+// Slots beyond these help only when the spine no longer needs the memory: a cache smaller than one
+// token's experts has next to no hits.
+constexpr int64_t kMostEarlySlots = 4;  // times the experts per token
+
+// What is left when everything has its least is divided in this many parts.
+constexpr uint64_t kParts = 16;
+constexpr uint64_t kWorkspaceParts = 2;
+constexpr uint64_t kSlotParts = 2;
+constexpr uint64_t kRingParts = 1;  // the spine gets the rest, and what these do not need
 
 // A desktop keeps 10 GB or 18 %, whichever is more, but a small machine never more than half.
 uint64_t SystemReserve(uint64_t limit) {
@@ -17,64 +39,167 @@ uint64_t SystemReserve(uint64_t limit) {
   return std::min(wanted, limit / 2);
 }
 
-uint64_t LayoutBytes(const Checkpoint& checkpoint, const LayerLayout& layout) {
+// Of what other programs leave, a part stays free: they go on working, and so does the page cache.
+uint64_t KeptAvailable(uint64_t available) {
+  return std::min<uint64_t>(available / 8, 2'000'000'000);
+}
+
+void ChooseBudget(const MemoryLimits& limits, uint64_t ram_bytes, MemoryPlan& plan) {
+  plan.limit_bytes = limits.limit_bytes;
+  plan.limit_name = limits.limited_by;
+  plan.limited_by = limits.limited_by;
+  plan.available_bytes = limits.available_bytes;
+  if (ram_bytes != 0) {
+    plan.budget_bytes = std::min(ram_bytes, limits.limit_bytes);
+    if (ram_bytes < limits.limit_bytes) plan.limited_by = "--ram";
+    return;
+  }
+  plan.budget_bytes = limits.limit_bytes - SystemReserve(limits.limit_bytes);
+  // 0: the system does not say.
+  const uint64_t available = limits.available_bytes - KeptAvailable(limits.available_bytes);
+  if (limits.available_bytes != 0 && available < plan.budget_bytes) {
+    plan.budget_bytes = available;
+    plan.limited_by += ", most of it in use by other programs";
+  }
+  plan.reserve_bytes = limits.limit_bytes - plan.budget_bytes;
+}
+
+// `count` of the layers, evenly spread: while resident ones compute, the disk reads a streamed one.
+std::vector<bool> Spread(int64_t num_layers, int64_t count) {
+  std::vector<bool> resident(static_cast<size_t>(num_layers));
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    resident[static_cast<size_t>(layer)] =
+        (layer + 1) * count / num_layers > layer * count / num_layers;
+  }
+  return resident;
+}
+
+uint64_t BytesOf(const SpinePieces& pieces, const std::vector<bool>& resident) {
   uint64_t bytes = 0;
-  for (const MatrixSpec& matrix : layout.matrices) bytes += checkpoint.Find(matrix.tensor).bytes;
-  for (const VectorSpec& vector : layout.vectors) {
-    bytes += static_cast<uint64_t>(vector.size) * sizeof(float);
+  for (size_t layer = 0; layer < resident.size(); ++layer) {
+    if (resident[layer]) bytes += pieces.ResidentBytes(static_cast<int64_t>(layer));
   }
   return bytes;
+}
+
+// The least that works: one position at a time, a short ring, one layer's experts.
+struct Floor {
+  uint64_t workspace_bytes = 0;
+  uint64_t ring_bytes = 0;
+  int64_t slots = 0;
+};
+
+std::string Size(uint64_t bytes) {
+  const double b = static_cast<double>(bytes);
+  return bytes < kGiB ? format("{:.0f} MiB", b / kMiB) : format("{:.2f} GiB", b / kGiB);
+}
+
+// Rounded up, so that what is printed really is enough.
+std::string RamFlag(uint64_t bytes) {
+  const double b = static_cast<double>(bytes);
+  if (bytes < kGiB) return format("{:.0f}M", std::ceil(b / kMiB));
+  return format("{:.2f}G", std::ceil(b / kGiB * 100) / 100);
+}
+
+Error TooSmall(const MemoryPlan& plan, uint64_t least) {
+  const char* advice = least <= plan.limit_bytes
+                           ? "pass a larger --ram, a smaller --context or --cache bf16"
+                           : "pass a smaller --context or --cache bf16, or use a larger machine";
+  return {
+      ErrorCode::kOutOfMemory,
+      format("the memory budget of {} ({}) is too small for this model: it needs at least "
+             "--ram {} (program {}, session state {}, the rest {}); {}",
+             Size(plan.budget_bytes), plan.limited_by, RamFlag(least), Size(plan.program_bytes),
+             Size(plan.state_bytes), Size(least - plan.program_bytes - plan.state_bytes), advice)};
+}
+
+int64_t MostPositions(const PlanRequest& request, uint64_t workspace_bytes) {
+  int64_t fits = 1;
+  int64_t too_many = request.max_positions + 1;
+  while (too_many - fits > 1) {
+    const int64_t middle = fits + (too_many - fits) / 2;
+    (request.workspace_bytes(middle) <= workspace_bytes ? fits : too_many) = middle;
+  }
+  return fits;
 }
 
 }  // namespace
 
-uint64_t SpineBytes(const Checkpoint& checkpoint) {
-  const ModelConfig& config = checkpoint.config();
-  uint64_t bytes = LayoutBytes(checkpoint, LayoutOfTop(config));
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    bytes += LayoutBytes(checkpoint, LayoutOfLayer(config, layer));
+uint64_t TablesBytes(const Checkpoint& checkpoint, const SpineSource& spine) {
+  constexpr uint64_t kLine = 64;  // each begins at a cache line
+  const auto padded = [](int64_t floats) {
+    return (static_cast<uint64_t>(floats) * sizeof(float) + kLine - 1) / kLine * kLine;
+  };
+  uint64_t bytes = 0;
+  for (size_t layer = 0; layer < spine.layers.size(); ++layer) {
+    bytes += padded(spine.layers[layer].num_scales);
+    const LayerLayout layout = LayoutOfSpine(checkpoint.config(), static_cast<int64_t>(layer));
+    for (const VectorSpec& vector : layout.vectors) bytes += padded(vector.size);
   }
   return bytes;
 }
 
-MemoryPlan PlanMemory(const Checkpoint& checkpoint, const MemoryLimits& limits,
-                      const PlanRequest& request) {
+MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
+                      const MemoryLimits& limits, const PlanRequest& request) {
   const ModelConfig& config = checkpoint.config();
   MemoryPlan plan;
-  plan.limit_bytes = limits.limit_bytes;
-  plan.limited_by = limits.limited_by;
-  if (request.ram_bytes != 0) {
-    plan.budget_bytes = std::min(request.ram_bytes, limits.limit_bytes);
-    if (request.ram_bytes < limits.limit_bytes) plan.limited_by = "--ram";
-  } else {
-    plan.reserve_bytes = SystemReserve(limits.limit_bytes);
-    plan.budget_bytes = limits.limit_bytes - plan.reserve_bytes;
-  }
+  ChooseBudget(limits, request.ram_bytes, plan);
+  plan.spine.piece_bytes = SpinePieces::UsualPieceBytes(spine);
+  const SpinePieces pieces(spine, plan.spine.piece_bytes);
+  plan.program_bytes = request.program_bytes;
   plan.state_bytes = request.state_bytes;
-  plan.workspace_bytes = request.workspace_bytes;
-  plan.spine_bytes = SpineBytes(checkpoint);
+  plan.pinned_bytes = request.pinned_bytes;
+  plan.tables_bytes = TablesBytes(checkpoint, spine);
 
-  const uint64_t fixed = plan.state_bytes + plan.workspace_bytes + plan.spine_bytes;
-  const int64_t least_slots = config.experts_per_token;
-  const uint64_t least = fixed + static_cast<uint64_t>(least_slots) * checkpoint.expert_bytes();
-  if (least > plan.budget_bytes) {
-    throw Error(
-        ErrorCode::kOutOfMemory,
-        format("the memory budget of {:.2f} GiB ({}) is too small for this model: it needs at "
-               "least {:.2f} GiB (state {:.2f}, working memory {:.2f}, spine {:.2f}, {} "
-               "expert slots); pass a larger --ram or free memory",
-               static_cast<double>(plan.budget_bytes) / kGiB, plan.limited_by,
-               static_cast<double>(least) / kGiB, static_cast<double>(plan.state_bytes) / kGiB,
-               static_cast<double>(plan.workspace_bytes) / kGiB,
-               static_cast<double>(plan.spine_bytes) / kGiB, least_slots));
+  const Floor floor{request.workspace_bytes(1),
+                    std::min(pieces.TotalRingBytes(), kLeastRingPieces * pieces.LargestRingBytes()),
+                    config.experts_per_token};
+  const uint64_t expert_bytes = ReadBufferBytes(checkpoint.expert_bytes());  // of a slot
+  const uint64_t always = plan.program_bytes + plan.state_bytes + plan.pinned_bytes +
+                          plan.tables_bytes + pieces.WholeBytes();
+  const uint64_t least = always + floor.workspace_bytes + floor.ring_bytes +
+                         static_cast<uint64_t>(floor.slots) * expert_bytes;
+  if (least > plan.budget_bytes) throw TooSmall(plan, least);
+
+  // Shares of what is left. All of them grow with the budget, whole parts at a time, so that no
+  // share takes more than was added.
+  const uint64_t part = (plan.budget_bytes - least) / kParts;
+  const int64_t most_slots = std::max<int64_t>(floor.slots, config.num_layers * config.num_experts);
+  const uint64_t workspace_share =
+      std::min(kWorkspaceParts * part,
+               request.workspace_bytes(request.max_positions) - floor.workspace_bytes);
+  const uint64_t ring_share =
+      std::min(kRingParts * part,
+               std::max(floor.ring_bytes, std::min(kMostRingBytes, pieces.TotalRingBytes())) -
+                   floor.ring_bytes);
+  const uint64_t slot_share = std::min(
+      kSlotParts * part, static_cast<uint64_t>((kMostEarlySlots - 1) * floor.slots) * expert_bytes);
+  const uint64_t spine_share = kParts * part - workspace_share - ring_share - slot_share;
+
+  plan.positions = MostPositions(request, floor.workspace_bytes + workspace_share);
+  plan.workspace_bytes = request.workspace_bytes(plan.positions);
+  plan.spine.ring_bytes = (floor.ring_bytes + ring_share) / kReadAlignment * kReadAlignment;
+  plan.expert_slots = floor.slots + static_cast<int64_t>(slot_share / expert_bytes);
+
+  const int64_t num_layers = pieces.num_layers();
+  for (int64_t count = num_layers; count >= 0; --count) {
+    plan.spine.resident = Spread(num_layers, count);
+    plan.spine_bytes = BytesOf(pieces, plan.spine.resident);
+    plan.resident_layers = count;
+    if (plan.spine_bytes <= spine_share) break;
   }
-  int64_t moe_layers = 0;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) moe_layers += config.IsMoe(layer);
-  const int64_t affordable =
-      static_cast<int64_t>((plan.budget_bytes - fixed) / checkpoint.expert_bytes());
-  plan.expert_slots =
-      std::clamp(affordable, least_slots, std::max(least_slots, moe_layers * config.num_experts));
-  plan.expert_bytes = static_cast<uint64_t>(plan.expert_slots) * checkpoint.expert_bytes();
+  plan.buffer_bytes = plan.spine.ring_bytes + pieces.WholeBytes();
+  if (plan.resident_layers == num_layers) {
+    plan.spine.ring_bytes = 0;
+    plan.buffer_bytes = 0;
+    // The whole share of the workspace, which grows evenly, not what its positions take of it.
+    const uint64_t others =
+        plan.used_bytes() - plan.workspace_bytes + floor.workspace_bytes + workspace_share;
+    plan.expert_slots = static_cast<int64_t>((plan.budget_bytes - others) / expert_bytes);
+  }
+  plan.expert_slots = std::clamp(plan.expert_slots, floor.slots, most_slots);
+  plan.expert_bytes = static_cast<uint64_t>(plan.expert_slots) * expert_bytes;
+  DF_CHECK(plan.used_bytes() <= plan.budget_bytes);
   return plan;
 }
 

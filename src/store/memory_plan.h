@@ -1,38 +1,62 @@
-// Divides the memory budget: working set first, then the spine, then expert slots.
+// Divides the memory budget: what must be there first, then the spine, then expert slots.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "io/memory_limits.h"
 #include "store/checkpoint.h"
+#include "store/spine_source.h"
+#include "store/spine_store.h"
 
 namespace deltafin {
 
 struct PlanRequest {
-  uint64_t ram_bytes = 0;        // --ram; 0: the limit of the machine less a reserve
-  uint64_t state_bytes = 0;      // of the sequences, for the context that is planned for
-  uint64_t workspace_bytes = 0;  // scratch of a pass
+  uint64_t ram_bytes = 0;      // --ram; 0: the limit of the machine less a reserve
+  uint64_t program_bytes = 0;  // code, indexes, tokenizer, stacks: whatever the plan cannot choose
+  uint64_t state_bytes = 0;    // of the sequences, for the context that is planned for
+  // Matrices that stay in RAM besides (a prefetcher's routers).
+  uint64_t pinned_bytes = 0;
+  int64_t max_positions = 1;  // of a pass
+  // Scratch of a pass of so many positions; never less for more positions.
+  std::function<uint64_t(int64_t positions)> workspace_bytes;
 };
 
 struct MemoryPlan {
-  uint64_t limit_bytes = 0;  // what binds
-  std::string limited_by;
-  uint64_t reserve_bytes = 0;  // left to the system
-  uint64_t budget_bytes = 0;   // limit - reserve, or --ram
+  uint64_t limit_bytes = 0;      // of the machine for this process
+  std::string limit_name;        // what sets it
+  std::string limited_by;        // what sets the budget
+  uint64_t available_bytes = 0;  // free or reclaimable when the plan was made
+  uint64_t reserve_bytes = 0;    // of the limit, not to be used
+  uint64_t budget_bytes = 0;     // --ram, or limit - reserve; every sum below stays within
+
+  uint64_t program_bytes = 0;
   uint64_t state_bytes = 0;
+  uint64_t pinned_bytes = 0;
+  int64_t positions = 1;  // of a pass
   uint64_t workspace_bytes = 0;
-  uint64_t spine_bytes = 0;  // resident
+  uint64_t tables_bytes = 0;  // norms and other small tensors, int8 scales
+  uint64_t buffer_bytes = 0;  // ring of the streamed spine, and the matrix that is used whole
+  uint64_t spine_bytes = 0;   // resident layers
+  int64_t resident_layers = 0;
   int64_t expert_slots = 0;
   uint64_t expert_bytes = 0;  // of all slots
+  SpineStoreOptions spine;
+
+  uint64_t used_bytes() const {
+    return program_bytes + state_bytes + pinned_bytes + workspace_bytes + tables_bytes +
+           buffer_bytes + spine_bytes + expert_bytes;
+  }
 };
 
-// Bytes of the spine of text as the checkpoint stores it, head included, embedding excluded (its
-// rows are read one by one).
-uint64_t SpineBytes(const Checkpoint& checkpoint);
+// More memory never gives fewer positions, resident layers or slots. Throws Error(kOutOfMemory)
+// naming the smallest budget that would do.
+MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
+                      const MemoryLimits& limits, const PlanRequest& request);
 
-// Throws Error(kOutOfMemory) naming the smallest budget that would do.
-MemoryPlan PlanMemory(const Checkpoint& checkpoint, const MemoryLimits& limits,
-                      const PlanRequest& request);
+// Bytes of the small tensors and scales of the whole spine in RAM.
+uint64_t TablesBytes(const Checkpoint& checkpoint, const SpineSource& spine);
 
 }  // namespace deltafin

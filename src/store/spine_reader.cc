@@ -70,12 +70,6 @@ LayerLayout LayoutOfSpine(const ModelConfig& config, int64_t layer) {
   return layer < config.num_layers ? LayoutOfLayer(config, layer) : LayoutOfTop(config);
 }
 
-Matrix ViewMatrix(const MatrixSpec& spec, const std::byte* data) {
-  DF_CHECK(spec.tensor.dtype == DType::kBf16 && spec.tensor.shape.rank == 2);
-  return Matrix{WeightFormat::kBf16, spec.tensor.shape.dims[0], spec.tensor.shape.dims[1], data,
-                nullptr};
-}
-
 void ReadEmbeddingRows(const Checkpoint& checkpoint, std::span<const TokenId> tokens, float* out) {
   const ModelConfig& config = checkpoint.config();
   for (TokenId token : tokens) {

@@ -1,4 +1,4 @@
-// Reading parts of the spine from a checkpoint: what a resident and a streaming store share.
+// Reading the small parts of the spine from a checkpoint.
 #pragma once
 
 #include <array>
@@ -28,9 +28,6 @@ class SpineVectors {
 
 // Layer 0 .. num_layers - 1, or num_layers for the top.
 LayerLayout LayoutOfSpine(const ModelConfig& config, int64_t layer);
-
-// The view of a whole matrix of the checkpoint whose bytes are at `data`.
-Matrix ViewMatrix(const MatrixSpec& spec, const std::byte* data);
 
 // Reads the rows of the embedding one by one and widens them: out is [tokens.size(), hidden_size].
 // Throws Error(kInvalidArgument) for an id outside the vocabulary, and when a read fails.

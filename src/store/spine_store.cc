@@ -1,113 +1,186 @@
 #include "store/spine_store.h"
 
-#include <array>
 #include <optional>
-#include <vector>
+#include <utility>
 
+#include "base/buffer.h"
 #include "base/check.h"
-#include "store/aligned_bytes.h"
+#include "base/format.h"
+#include "deltafin/error.h"
+#include "io/hash.h"
+#include "store/int8_spine.h"
+#include "store/spine_pieces.h"
 #include "store/spine_reader.h"
+#include "store/spine_stream.h"
 
 namespace deltafin {
 namespace {
 
-constexpr size_t kMatrixAlignment = 64;
-
-// One layer in RAM: its matrices in one block, each at a multiple of 64 bytes, in order of use.
-class ResidentLayer {
- public:
-  ResidentLayer(const Checkpoint& checkpoint, const LayerLayout& layout)
-      : vectors_(checkpoint, layout) {
-    std::vector<Extent> extents;
-    size_t total = 0;
-    for (const MatrixSpec& spec : layout.matrices) {
-      extents.push_back(checkpoint.Find(spec.tensor));
-      total += Padded(extents.back().bytes);
-    }
-    memory_ = AllocateAligned(total, kMatrixAlignment);
-    std::byte* next = memory_.get();
-    for (size_t i = 0; i < extents.size(); ++i) {
-      const Extent& extent = extents[i];
-      checkpoint.file(extent.shard).ReadAt(extent.offset, {next, extent.bytes});
-      matrices_[static_cast<size_t>(layout.matrices[i].id)] = ViewMatrix(layout.matrices[i], next);
-      next += Padded(extent.bytes);
-    }
-  }
-
-  const float* Vector(SpineVector id) const { return vectors_.Get(id); }
-  const Matrix& Get(SpineMatrix id) const {
-    const Matrix& matrix = matrices_[static_cast<size_t>(id)];
-    DF_CHECK(matrix.data != nullptr);
-    return matrix;
-  }
-
- private:
-  static size_t Padded(uint64_t bytes) {
-    return (bytes + kMatrixAlignment - 1) / kMatrixAlignment * kMatrixAlignment;
-  }
-
-  SpineVectors vectors_;
-  AlignedBytes memory_;
-  std::array<Matrix, static_cast<size_t>(SpineMatrix::kCount)> matrices_ = {};
+// The small things of a layer, which always stay in RAM.
+struct LayerTables {
+  SpineVectors vectors;
+  AlignedBuffer<float> scales;  // of its int8 matrices
 };
 
-class ResidentLease final : public SpineLease {
+AlignedBuffer<float> ReadScales(const Checkpoint& checkpoint, const StoredLayer& layer) {
+  AlignedBuffer<float> scales(static_cast<size_t>(layer.num_scales));
+  if (scales.empty()) return scales;
+  const auto bytes = std::as_writable_bytes(std::span(scales.data(), scales.size()));
+  layer.scales_file->ReadAt(layer.scales_offset, bytes);
+  if (const uint64_t hash = Xxh3(bytes); hash != layer.scales_hash) {
+    throw DamagedInt8Spine(
+        checkpoint.dir(), layer.scales_file->path(),
+        format("its scales have the checksum {:016x}, expected {:016x}", hash, layer.scales_hash));
+  }
+  return scales;
+}
+
+class StreamedSpineStore final : public SpineStore {
  public:
-  ResidentLease(const ResidentLayer& layer, bool& is_leased)
-      : layer_(layer), is_leased_(is_leased) {
-    is_leased_ = true;
+  StreamedSpineStore(const Checkpoint& checkpoint, SpineSource source, ReadQueue& queue,
+                     const SpineStoreOptions& options)
+      : checkpoint_(checkpoint),
+        source_(std::move(source)),
+        tables_(source_.layers.size()),
+        verified_(source_.layers.size()),
+        stream_(SpinePieces(source_, options.piece_bytes), options.resident, options.ring_bytes,
+                queue) {
+    for (size_t layer = 0; layer < verified_.size(); ++layer) {
+      for (const StoredMatrix& matrix : source_.layers[layer].matrices) {
+        verified_[layer].push_back(!matrix.hash);
+      }
+    }
   }
-  ~ResidentLease() override { is_leased_ = false; }
 
-  const float* Vector(SpineVector id) override { return layer_.Vector(id); }
-  void ForEachPiece(
-      SpineMatrix id,
-      const std::function<void(int64_t first_row, const Matrix& rows)>& use) override {
-    use(0, layer_.Get(id));
-  }
-  Matrix Whole(SpineMatrix id) override { return layer_.Get(id); }
-
- private:
-  const ResidentLayer& layer_;
-  bool& is_leased_;
-};
-
-class ResidentSpineStore final : public SpineStore {
- public:
-  explicit ResidentSpineStore(const Checkpoint& checkpoint)
-      : checkpoint_(checkpoint), layers_(static_cast<size_t>(checkpoint.config().num_layers + 1)) {}
-
-  std::unique_ptr<SpineLease> Acquire(int64_t layer) override {
-    DF_CHECK(!is_leased_);
-    DF_CHECK(0 <= layer && layer <= checkpoint_.config().num_layers);
-    std::optional<ResidentLayer>& resident = layers_[static_cast<size_t>(layer)];
-    if (!resident) resident.emplace(checkpoint_, LayoutOfSpine(checkpoint_.config(), layer));
-    return std::make_unique<ResidentLease>(*resident, is_leased_);
-  }
+  std::unique_ptr<SpineLease> Acquire(int64_t layer) override;
 
   void ReadEmbeddings(std::span<const TokenId> tokens, float* out) override {
     ReadEmbeddingRows(checkpoint_, tokens, out);
   }
 
   const Matrix* ResidentRouter(int64_t layer) const override {
-    const std::optional<ResidentLayer>& resident = layers_[static_cast<size_t>(layer)];
-    return resident ? &resident->Get(SpineMatrix::kRouter) : nullptr;
+    const size_t m = MatrixIndex(layer, SpineMatrix::kRouter);
+    const StoredMatrix& matrix = source_.layers[static_cast<size_t>(layer)].matrices[m];
+    const std::byte* data = stream_.IfLoaded(stream_.pieces().begin(layer, m));
+    if (data == nullptr) return nullptr;
+    router_ = {matrix.format, matrix.rows, matrix.cols, data, nullptr};
+    return &router_;
   }
   const float* ResidentVector(int64_t layer, SpineVector id) const override {
-    const std::optional<ResidentLayer>& resident = layers_[static_cast<size_t>(layer)];
-    return resident ? resident->Vector(id) : nullptr;
+    const std::optional<LayerTables>& tables = tables_[static_cast<size_t>(layer)];
+    return tables ? tables->vectors.Get(id) : nullptr;
   }
 
  private:
+  class Lease;
+
+  size_t MatrixIndex(int64_t layer, SpineMatrix id) const {
+    const std::vector<StoredMatrix>& matrices = source_.layers[static_cast<size_t>(layer)].matrices;
+    size_t m = 0;
+    while (m < matrices.size() && matrices[m].id != id) ++m;
+    DF_CHECK(m < matrices.size());
+    return m;
+  }
+
+  // Waits for piece i.
+  Matrix Get(size_t i) {
+    const SpinePiece& piece = stream_.pieces()[i];
+    const auto layer = static_cast<size_t>(piece.layer);
+    const StoredMatrix& matrix = source_.layers[layer].matrices[piece.matrix];
+    const std::span<const std::byte> bytes = stream_.Get(i);
+    if (!verified_[layer][piece.matrix]) Verify(piece, matrix, bytes);
+    Matrix view{matrix.format, piece.num_rows, matrix.cols, bytes.data(), nullptr};
+    if (matrix.format == WeightFormat::kInt8) {
+      view.scales = reinterpret_cast<const std::byte*>(tables_[layer]->scales.data() +
+                                                       matrix.first_scale + piece.first_row);
+    }
+    return view;
+  }
+
+  // The pieces of a matrix come in order, so its hash grows with them.
+  void Verify(const SpinePiece& piece, const StoredMatrix& matrix,
+              std::span<const std::byte> bytes) {
+    if (piece.first_row == 0) hash_.Restart();
+    hash_.Update(bytes);
+    if (piece.first_row + piece.num_rows < matrix.rows) return;
+    if (const uint64_t hash = hash_.Digest(); hash != *matrix.hash) {
+      throw DamagedInt8Spine(checkpoint_.dir(), matrix.file->path(),
+                             format("matrix {} has the checksum {:016x}, expected {:016x}",
+                                    piece.matrix, hash, *matrix.hash));
+    }
+    verified_[static_cast<size_t>(piece.layer)][piece.matrix] = true;
+  }
+
   const Checkpoint& checkpoint_;
-  std::vector<std::optional<ResidentLayer>> layers_;  // [num_layers + 1], the top last
+  const SpineSource source_;
+  std::vector<std::optional<LayerTables>> tables_;  // made when first used
+  std::vector<std::vector<bool>> verified_;         // [layer][matrix]
+  Xxh3Stream hash_;
   bool is_leased_ = false;
+  mutable Matrix router_;  // what ResidentRouter hands out
+  SpineStream stream_;     // last: it reads from the source's files until it ends
 };
+
+class StreamedSpineStore::Lease final : public SpineLease {
+ public:
+  Lease(StreamedSpineStore& store, int64_t layer) : store_(store), layer_(layer) {
+    store_.is_leased_ = true;
+  }
+  ~Lease() override {
+    store_.stream_.Free();
+    store_.stream_.FreeWhole();
+    store_.is_leased_ = false;
+  }
+
+  const float* Vector(SpineVector id) override {
+    return store_.tables_[static_cast<size_t>(layer_)]->vectors.Get(id);
+  }
+
+  void ForEachPiece(
+      SpineMatrix id,
+      const std::function<void(int64_t first_row, const Matrix& rows)>& use) override {
+    const size_t matrix = store_.MatrixIndex(layer_, id);
+    const size_t end = store_.stream_.pieces().begin(layer_, matrix + 1);
+    for (size_t i = store_.stream_.pieces().begin(layer_, matrix); i < end; ++i) {
+      const Matrix rows = store_.Get(i);
+      use(store_.stream_.pieces()[i].first_row, rows);
+      store_.stream_.Free();  // its room takes the next piece while the caller goes on
+    }
+  }
+
+  Matrix Whole(SpineMatrix id) override {
+    DF_CHECK(IsUsedWhole(id));
+    const size_t matrix = store_.MatrixIndex(layer_, id);
+    return store_.Get(store_.stream_.pieces().begin(layer_, matrix));
+  }
+
+ private:
+  StreamedSpineStore& store_;
+  const int64_t layer_;
+};
+
+std::unique_ptr<SpineLease> StreamedSpineStore::Acquire(int64_t layer) {
+  DF_CHECK(!is_leased_);
+  DF_CHECK(0 <= layer && layer < stream_.pieces().num_layers());
+  stream_.Seek(stream_.pieces().begin(layer));
+  std::optional<LayerTables>& tables = tables_[static_cast<size_t>(layer)];
+  if (!tables) {
+    tables.emplace(
+        LayerTables{SpineVectors(checkpoint_, LayoutOfSpine(checkpoint_.config(), layer)),
+                    ReadScales(checkpoint_, source_.layers[static_cast<size_t>(layer)])});
+  }
+  return std::make_unique<Lease>(*this, layer);
+}
 
 }  // namespace
 
-std::unique_ptr<SpineStore> MakeResidentSpineStore(const Checkpoint& checkpoint) {
-  return std::make_unique<ResidentSpineStore>(checkpoint);
+std::unique_ptr<SpineStore> MakeSpineStore(const Checkpoint& checkpoint, SpineSource source,
+                                           ReadQueue& queue, const SpineStoreOptions& options) {
+  return std::make_unique<StreamedSpineStore>(checkpoint, std::move(source), queue, options);
+}
+
+SpineStoreOptions AllResident(const SpineSource& source) {
+  return {std::vector<bool>(source.layers.size(), true), 0, SpinePieces::UsualPieceBytes(source)};
 }
 
 }  // namespace deltafin

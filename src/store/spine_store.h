@@ -5,10 +5,13 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "deltafin/types.h"
 #include "device/matrix.h"
+#include "io/read_queue.h"
 #include "store/checkpoint.h"
+#include "store/spine_source.h"
 
 namespace deltafin {
 
@@ -25,7 +28,8 @@ class SpineLease {
   // to arrive. The view is valid during the call only. Throws Error when a read fails.
   virtual void ForEachPiece(
       SpineMatrix id, const std::function<void(int64_t first_row, const Matrix& rows)>& use) = 0;
-  // The whole matrix at once (for the one that is used twice: kv_b).
+  // The whole matrix at once. Only for kKvbProj, which is used twice. Throws Error when a read
+  // fails.
   virtual Matrix Whole(SpineMatrix id) = 0;
 };
 
@@ -33,7 +37,8 @@ class SpineLease {
 class SpineStore {
  public:
   virtual ~SpineStore() = default;
-  // Layer 0 .. num_layers - 1, or num_layers for the top. Throws Error when a read fails.
+  // Layer 0 .. num_layers - 1, or num_layers for the top; in this order, or slower. Throws Error
+  // when a read fails: the store can then be asked again, for any layer.
   virtual std::unique_ptr<SpineLease> Acquire(int64_t layer) = 0;
   // The rows of the embedding, widened: out is host [tokens.size(), hidden_size].
   virtual void ReadEmbeddings(std::span<const TokenId> tokens, float* out) = 0;
@@ -45,7 +50,19 @@ class SpineStore {
   virtual const float* ResidentVector(int64_t, SpineVector) const { return nullptr; }
 };
 
-// Keeps the whole spine in RAM after its first use. `checkpoint` must outlive the store.
-std::unique_ptr<SpineStore> MakeResidentSpineStore(const Checkpoint& checkpoint);
+struct SpineStoreOptions {
+  std::vector<bool> resident;  // [num_layers + 1]: kept in RAM after its first use
+  uint64_t ring_bytes = 0;     // for the others; at least SpinePieces::LargestRingBytes
+  uint64_t piece_bytes = 0;    // read at a time
+};
+
+// Small tensors stay in RAM, and of the matrices what the options say; the same bits whatever they
+// say. Matrices whose hash the source knows are checked when they are first used: Error(kCorrupt).
+// Checkpoint and queue must outlive the store.
+std::unique_ptr<SpineStore> MakeSpineStore(const Checkpoint& checkpoint, SpineSource source,
+                                           ReadQueue& queue, const SpineStoreOptions& options);
+
+// Every layer resident.
+SpineStoreOptions AllResident(const SpineSource& source);
 
 }  // namespace deltafin

@@ -1,0 +1,110 @@
+// deltafin convert: what can be done once, so that every token is faster.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "command_line.h"
+#include "deltafin/convert.h"
+#include "interrupt.h"
+#include "model_options.h"
+
+namespace deltafin {
+namespace {
+
+struct ConvertFlags {
+  std::string model;
+  std::string to;
+  int threads = 0;
+  bool verify = false;
+};
+
+double Gb(uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
+
+// One line that is written over on a terminal, a line every ten seconds elsewhere.
+class ProgressLine {
+ public:
+  void Show(const ConvertProgress& p) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool done = p.bytes_done == p.total_bytes;
+    if (!done && now - shown_ < interval_) return;
+    shown_ = now;
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    const double rate = seconds > 0 ? Gb(p.bytes_done) / seconds : 0;
+    const double left = rate > 0 ? (Gb(p.total_bytes) - Gb(p.bytes_done)) / rate : 0;
+    std::fprintf(stderr, "%s%lld of %lld layers, %.2f of %.2f GB, %.2f GB/s, %.0f s left  %s",
+                 is_terminal_ ? "\r" : "", static_cast<long long>(p.layers_done),
+                 static_cast<long long>(p.num_layers), Gb(p.bytes_done), Gb(p.total_bytes), rate,
+                 left, is_terminal_ ? "" : "\n");
+    line_is_open_ = is_terminal_;
+  }
+  ~ProgressLine() {
+    if (line_is_open_) std::fputc('\n', stderr);
+  }
+
+ private:
+  const bool is_terminal_ = isatty(STDERR_FILENO) != 0;
+  const std::chrono::milliseconds interval_{is_terminal_ ? 200 : 10'000};
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point shown_ = start_ - interval_;
+  bool line_is_open_ = false;
+};
+
+void Convert(const ConvertFlags& flags) {
+  if (flags.to != "int8") {
+    throw Error(ErrorCode::kInvalidArgument, "--to: expected int8, got \"" + flags.to + "\"");
+  }
+  CatchInterrupts();
+  ConvertResult result;
+  {
+    ProgressLine line;
+    ConvertOptions options;
+    options.model_dir = flags.model.empty() ? DefaultModelDir() : flags.model;
+    options.threads = flags.threads;
+    options.progress = [&line](const ConvertProgress& p) {
+      line.Show(p);
+      return InterruptSignal() == 0;
+    };
+    result = flags.verify ? VerifyInt8Spine(options) : ConvertSpineToInt8(options);
+  }
+  if (flags.verify) {
+    std::printf("%s: %lld layers, %.2f GB: all checksums are right\n", result.folder.c_str(),
+                static_cast<long long>(result.layers_kept), Gb(result.bytes));
+    return;
+  }
+  std::printf(
+      "%s: %lld layers written, %lld kept, %.2f GB; used from now on (--spine bf16 for the "
+      "released bits)\n",
+      result.folder.c_str(), static_cast<long long>(result.layers_written),
+      static_cast<long long>(result.layers_kept), Gb(result.bytes));
+}
+
+}  // namespace
+
+void AddConvertCommand(CLI::App& app, int* status) {
+  CLI::App* command =
+      app.add_subcommand("convert", "Converts weights once, so that tokens are faster");
+  command->require_subcommand(1);
+  CLI::App* spine = command->add_subcommand(
+      "spine",
+      "The spine (all weights but the routed experts) as int8: half the bytes, other bits. "
+      "Goes on where an earlier run was stopped");
+  auto flags = std::make_shared<ConvertFlags>();
+  spine->add_option("--to", flags->to, "int8")->required()->type_name("FORMAT");
+  spine
+      ->add_option("--model", flags->model,
+                   "Folder of the checkpoint (default: DELTAFIN_ROOT/Kimi-K3, else the bundled "
+                   "k3-nano)")
+      ->type_name("DIR");
+  spine->add_option("--threads", flags->threads, "Threads (default: all processors)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  spine->add_flag("--verify", flags->verify, "Only compare the checksums of a conversion");
+  spine->callback([flags, status] {
+    Convert(*flags);
+    *status = 0;
+  });
+}
+
+}  // namespace deltafin

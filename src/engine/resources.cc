@@ -1,0 +1,94 @@
+#include "engine/resources.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "base/page_memory.h"
+#include "io/memory_limits.h"
+#include "io/read_queue.h"
+#include "model/model.h"
+#include "model/sequence_state.h"
+#include "store/int8_spine.h"
+
+namespace deltafin {
+namespace {
+
+constexpr int64_t kMaxPositions = 512;
+constexpr uint64_t kMaxLogitsBytes = 64ull << 20;
+
+// What the heap of a running process grows by besides the plan's lines: lists of a pass, text, the
+// allocator's own slack. Measured with k3-nano (memory_budget_test): 3 MB; the release's lists of
+// experts are larger.
+constexpr uint64_t kHeapGrowthBytes = 16ull << 20;
+// Of a thread's stack and the allocator's caches, what is touched, and what counts against an
+// address space limit.
+constexpr uint64_t kTouchedPerThread = 256ull << 10;
+constexpr uint64_t kAddressesPerThread = (8ull << 20) + (64ull << 10);
+
+uint64_t ProgramBytes(const MemoryLimits& limits, int threads) {
+  TrimHeap();
+  const ProcessMemory now = ReadProcessMemory();
+  const auto all_threads = static_cast<uint64_t>(threads + ReadQueueOptions().depth);
+  if (limits.limited_by == "RLIMIT_AS") {
+    return now.virtual_bytes + kHeapGrowthBytes + all_threads * kAddressesPerThread;
+  }
+  return now.resident_bytes + kHeapGrowthBytes + all_threads * kTouchedPerThread;
+}
+
+// What the kernels take for a while: packed activations, partial states of the attention for four
+// units of work per thread, a panel of widened weights per thread.
+uint64_t KernelScratchBytes(const ModelConfig& c, int64_t positions, int threads) {
+  constexpr int64_t kPadding = 16;
+  constexpr int64_t kPanelFloats = 130'000;
+  constexpr int64_t kPositionsAtATime = 128;
+  const int64_t widest = std::max({c.hidden_size, c.dense_intermediate_size, c.kda_width(),
+                                   c.mla_heads * c.v_head_dim, c.shared_width()});
+  const int64_t units = 4 * threads + std::min(positions, kPositionsAtATime);
+  const int64_t latent = c.kv_lora_rank + c.qk_rope_head_dim + kPadding;
+  const int64_t attention = 2 * units * c.mla_heads * latent;
+  const int64_t packed = positions * (widest + kPadding) +
+                         positions * c.experts_per_token * (c.moe_intermediate_size + kPadding);
+  return static_cast<uint64_t>(attention + packed + threads * kPanelFloats) * sizeof(float);
+}
+
+}  // namespace
+
+SpineSource ChooseSpine(const Checkpoint& checkpoint, SpineFormat wanted, std::string* note) {
+  if (wanted == SpineFormat::kBf16) return ReleasedSpine(checkpoint);
+  std::string why;
+  const Int8SpineState state = FindInt8Spine(RealFileSystem(), checkpoint, &why);
+  if (state == Int8SpineState::kComplete) return OpenInt8Spine(RealFileSystem(), checkpoint);
+  if (wanted == SpineFormat::kInt8) {
+    throw Error(ErrorCode::kNotFound,
+                format("--spine int8: {} ({}); run: {}", Int8SpineFolder(checkpoint.dir()), why,
+                       ConvertCommand(checkpoint.dir())));
+  }
+  if (state == Int8SpineState::kStale) *note = "the int8 spine is not used: " + why;
+  return ReleasedSpine(checkpoint);
+}
+
+int64_t MaxLogitsPositions(const ModelConfig& config, int64_t positions) {
+  const int64_t cap = static_cast<int64_t>(kMaxLogitsBytes / sizeof(float)) / config.vocab_size;
+  return std::clamp<int64_t>(cap, 1, positions);
+}
+
+MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
+                      const EngineOptions& options, int threads) {
+  const ModelConfig& c = checkpoint.config();
+  const MemoryLimits limits = ReadMemoryLimits();
+  PlanRequest request;
+  request.ram_bytes = options.ram_bytes;
+  request.program_bytes = ProgramBytes(limits, threads);
+  request.state_bytes = SequenceState::Bytes(c, options.cache_format, options.context_tokens);
+  request.max_positions = kMaxPositions;
+  request.workspace_bytes = [&c, threads](int64_t positions) {
+    // The embedding and two rows of logits are on the host besides.
+    const int64_t host_floats = positions * c.hidden_size + 2 * c.vocab_size;
+    return Model::WorkspaceBytes(c, positions, MaxLogitsPositions(c, positions)) +
+           KernelScratchBytes(c, positions, threads) +
+           static_cast<uint64_t>(host_floats) * sizeof(float);
+  };
+  return PlanMemory(checkpoint, spine, limits, request);
+}
+
+}  // namespace deltafin

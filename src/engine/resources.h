@@ -1,0 +1,26 @@
+// What an engine takes from the machine: which spine, how much memory. Internal to engine/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "deltafin/engine.h"
+#include "store/checkpoint.h"
+#include "store/memory_plan.h"
+#include "store/spine_source.h"
+
+namespace deltafin {
+
+// `note` gets a line for people when a conversion was left aside. Throws Error when int8 is asked
+// for and is not there, or is damaged.
+SpineSource ChooseSpine(const Checkpoint& checkpoint, SpineFormat wanted, std::string* note);
+
+// Positions of a pass whose logits may be wanted at a time: their room is bounded.
+int64_t MaxLogitsPositions(const ModelConfig& config, int64_t positions);
+
+// Measures what the process takes already, and plans the rest. Call it when everything that stays
+// (indexes, tokenizer) has been loaded and before the first thread is started.
+MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
+                      const EngineOptions& options, int threads);
+
+}  // namespace deltafin

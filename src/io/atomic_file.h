@@ -1,0 +1,56 @@
+// Writing files so that a reader, or whoever starts after a crash, sees a whole file or none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace deltafin {
+
+// A file that appears under its path only when it is complete and on the disk. Until then its bytes
+// are in PATH.tmp, which the destructor removes unless Commit was called; a process that is killed
+// leaves it behind, and the next one overwrites it. One writer per path at a time (FolderLock).
+// All functions throw Error(kIo) naming the file and what the system said.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  // Positional; what lies between the writes is zero.
+  void WriteAt(uint64_t offset, std::span<const std::byte> bytes);
+  // Waits until the bytes are on the disk, then renames. Nothing may be written afterwards.
+  void Commit();
+
+ private:
+  std::string path_;
+  std::string temporary_path_;
+  int descriptor_ = -1;
+};
+
+// Writes a small file atomically.
+void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes);
+
+// Held by one process at a time, through the file FOLDER/lock; given up also by a process that
+// dies. Throws Error(kIo) when another process has it.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Creates a folder and its parents. Throws Error(kIo).
+void MakeFolders(const std::string& folder);
+// What may still be written to the file system of `folder`, which exists. Throws Error(kIo).
+uint64_t FreeDiskBytes(const std::string& folder);
+// Does nothing when there is no such file. Throws Error(kIo).
+void RemoveFile(const std::string& path);
+
+}  // namespace deltafin

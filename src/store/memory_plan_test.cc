@@ -1,0 +1,224 @@
+#include "store/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <regex>
+
+#include "deltafin/error.h"
+#include "shared_data.h"
+#include "store/int8_spine.h"
+#include "store/spine_pieces.h"
+#include "store/testing/skeleton.h"
+#include "store/testing/temp_dir.h"
+
+namespace deltafin {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+MemoryLimits Machine(uint64_t bytes, uint64_t available = 0) {
+  return {bytes, available, bytes, "physical memory"};
+}
+
+// Rises by 700 KB per position, as the release's scratch does.
+PlanRequest Request(uint64_t ram_bytes, uint64_t program_bytes, uint64_t state_bytes,
+                    uint64_t position_bytes) {
+  PlanRequest request;
+  request.ram_bytes = ram_bytes;
+  request.program_bytes = program_bytes;
+  request.state_bytes = state_bytes;
+  request.max_positions = 512;
+  request.workspace_bytes = [position_bytes](int64_t positions) {
+    return 1000 + static_cast<uint64_t>(positions) * position_bytes;
+  };
+  return request;
+}
+
+void CheckSums(const MemoryPlan& plan, const SpineSource& spine, const PlanRequest& request) {
+  ASSERT_LE(plan.used_bytes(), plan.budget_bytes);
+  ASSERT_LE(plan.budget_bytes, plan.limit_bytes);
+  ASSERT_GE(plan.positions, 1);
+  ASSERT_EQ(plan.workspace_bytes, request.workspace_bytes(plan.positions));
+  const SpinePieces pieces(spine, plan.spine.piece_bytes);
+  uint64_t resident_bytes = 0;
+  int64_t resident = 0;
+  for (size_t layer = 0; layer < plan.spine.resident.size(); ++layer) {
+    if (!plan.spine.resident[layer]) continue;
+    ++resident;
+    resident_bytes += pieces.ResidentBytes(static_cast<int64_t>(layer));
+  }
+  ASSERT_EQ(resident, plan.resident_layers);
+  ASSERT_EQ(resident_bytes, plan.spine_bytes);
+  if (resident < pieces.num_layers()) {
+    ASSERT_GE(plan.spine.ring_bytes, pieces.LargestRingBytes());
+    ASSERT_EQ(plan.buffer_bytes, plan.spine.ring_bytes + pieces.WholeBytes());
+  }
+}
+
+// What the error says is enough; a little less is not.
+uint64_t LeastBytes(const Checkpoint& checkpoint, const SpineSource& spine, PlanRequest request) {
+  request.ram_bytes = 1;
+  try {
+    PlanMemory(checkpoint, spine, Machine(uint64_t{1} << 50), request);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
+    std::cmatch match;
+    EXPECT_TRUE(std::regex_search(e.what(), match, std::regex("at least --ram ([0-9.]+)([MG])")))
+        << e.what();
+    const double number = std::stod(match[1]);
+    return static_cast<uint64_t>(number * static_cast<double>(match[2] == "G" ? kGiB : kMiB));
+  }
+  ADD_FAILURE() << "one byte was enough";
+  return 0;
+}
+
+void CheckMonotone(const Checkpoint& checkpoint, const SpineSource& spine, PlanRequest request,
+                   uint64_t most_bytes) {
+  const uint64_t least = LeastBytes(checkpoint, spine, request);
+  std::mt19937_64 random(5);
+  std::vector<uint64_t> budgets = {least, most_bytes};
+  for (int i = 0; i < 400; ++i) budgets.push_back(least + random() % (most_bytes - least));
+  for (int i = 0; i < 100; ++i) budgets.push_back(least + static_cast<uint64_t>(i));
+  std::sort(budgets.begin(), budgets.end());
+  MemoryPlan last;
+  last.positions = 0;
+  for (uint64_t budget : budgets) {
+    request.ram_bytes = budget;
+    const MemoryPlan plan = PlanMemory(checkpoint, spine, Machine(uint64_t{1} << 50), request);
+    CheckSums(plan, spine, request);
+    ASSERT_EQ(plan.budget_bytes, budget);
+    ASSERT_GE(plan.positions, last.positions) << budget;
+    ASSERT_GE(plan.resident_layers, last.resident_layers) << budget;
+    ASSERT_GE(plan.expert_slots, last.expert_slots) << budget;
+    last = plan;
+  }
+  EXPECT_EQ(last.resident_layers, static_cast<int64_t>(spine.layers.size()));
+}
+
+class MemoryPlanTest : public testing::Test {
+ protected:
+  const std::unique_ptr<Checkpoint> checkpoint_ =
+      Checkpoint::Open(RealFileSystem(), DataPath("official/model"));
+  const SpineSource spine_ = ReleasedSpine(*checkpoint_);
+};
+
+TEST_F(MemoryPlanTest, MoreMemoryIsNeverWorse) {
+  CheckMonotone(*checkpoint_, spine_, Request(0, 20 * kMiB, 3 * kMiB, 9000), 120 * kMiB);
+  CheckMonotone(*checkpoint_, spine_, Request(0, 100, 100, 333), 20 * kMiB);
+}
+
+TEST_F(MemoryPlanTest, TheLeastIsTheLeast) {
+  PlanRequest request = Request(0, 5 * kMiB, kMiB, 9000);
+  const uint64_t least = LeastBytes(*checkpoint_, spine_, request);
+  request.ram_bytes = least;
+  const MemoryPlan plan = PlanMemory(*checkpoint_, spine_, Machine(kGiB), request);
+  // The message rounds up to a MiB; what is not used is less than that, and is not needed.
+  const SpinePieces pieces(spine_, plan.spine.piece_bytes);
+  const uint64_t exact = request.program_bytes + request.state_bytes + request.workspace_bytes(1) +
+                         plan.tables_bytes + pieces.WholeBytes() + 3 * pieces.LargestRingBytes() +
+                         static_cast<uint64_t>(checkpoint_->config().experts_per_token) *
+                             ReadBufferBytes(checkpoint_->expert_bytes());
+  EXPECT_LE(exact, least);
+  EXPECT_LT(least - exact, kMiB);
+  request.ram_bytes = exact;
+  EXPECT_EQ(PlanMemory(*checkpoint_, spine_, Machine(kGiB), request).positions, 1);
+  request.ram_bytes = exact - 1;
+  EXPECT_THROW(PlanMemory(*checkpoint_, spine_, Machine(kGiB), request), Error);
+}
+
+TEST_F(MemoryPlanTest, LeavesTheSystemAReserve) {
+  const PlanRequest request = Request(0, kMiB, kMiB, 9000);
+  const auto plan = [&](const MemoryLimits& limits) {
+    return PlanMemory(*checkpoint_, spine_, limits, request);
+  };
+  // 18 % of 64 GiB is 12.4 GB.
+  const MemoryPlan desktop = plan(Machine(64 * kGiB, 60 * kGiB));
+  EXPECT_EQ(desktop.reserve_bytes, 64 * kGiB / 100 * 18);
+  EXPECT_EQ(desktop.limited_by, "physical memory");
+  // 10 GB would be all of it.
+  EXPECT_EQ(plan(Machine(8 * kGiB, 8 * kGiB)).budget_bytes, 4 * kGiB);
+  EXPECT_EQ(plan(Machine(32 * kGiB)).reserve_bytes, 10'000'000'000u);  // availability unknown
+  // Others use nearly all: the plan takes what they leave, and not all of that.
+  const MemoryPlan full = plan(Machine(64 * kGiB, 8 * kGiB));
+  EXPECT_EQ(full.budget_bytes, 7 * kGiB);
+  EXPECT_EQ(full.reserve_bytes, 57 * kGiB);
+  EXPECT_EQ(full.limited_by, "physical memory, most of it in use by other programs");
+}
+
+TEST_F(MemoryPlanTest, RamIsTakenAtItsWordUpToTheLimit) {
+  PlanRequest request = Request(kGiB, kMiB, kMiB, 9000);
+  const MemoryPlan given = PlanMemory(*checkpoint_, spine_, Machine(8 * kGiB, kGiB / 2), request);
+  EXPECT_EQ(given.budget_bytes, kGiB);
+  EXPECT_EQ(given.reserve_bytes, 0u);
+  EXPECT_EQ(given.limited_by, "--ram");
+  const MemoryLimits cgroup{8 * kGiB, 8 * kGiB, kGiB / 2, "cgroup /a"};
+  const MemoryPlan limited = PlanMemory(*checkpoint_, spine_, cgroup, request);
+  EXPECT_EQ(limited.budget_bytes, kGiB / 2);
+  EXPECT_EQ(limited.limited_by, "cgroup /a");
+}
+
+TEST_F(MemoryPlanTest, EverythingFitsWithoutARing) {
+  const PlanRequest request = Request(kGiB, kMiB, kMiB, 9000);
+  const MemoryPlan plan = PlanMemory(*checkpoint_, spine_, Machine(8 * kGiB), request);
+  EXPECT_EQ(plan.resident_layers, checkpoint_->config().num_layers + 1);
+  EXPECT_EQ(plan.buffer_bytes, 0u);
+  EXPECT_EQ(plan.positions, 512);
+  EXPECT_EQ(plan.expert_slots,
+            checkpoint_->config().num_layers * checkpoint_->config().num_experts);
+}
+
+// The release, with the figures that the engine asks for: 93 layers, 113 GB of spine.
+TEST(MemoryPlanOfTheRelease, FitsIntoTwoGibibytes) {
+  SHARED_OR_SKIP(config_path, "fixtures/config.json");
+  const std::string json = ReadWholeFile(RealFileSystem(), config_path, 1 << 20);
+  const ModelConfig config = ModelConfig::Parse(json, config_path);
+  const TempDir dir;
+  try {
+    WriteSkeleton(config, json, dir.path());
+  } catch (const Error& e) {
+    GTEST_SKIP() << "this file system has no sparse files of this size: " << e.what();
+  }
+  const auto checkpoint = Checkpoint::Open(RealFileSystem(), dir.path());
+  const SpineSource bf16 = ReleasedSpine(*checkpoint);
+  // 69 KDA states and convolutions, 24 latent caches of 8,192 tokens in fp32.
+  const uint64_t state = 69ull * (96 * 128 * 128 + 9 * 12288) * 4 + 24ull * 8192 * 576 * 4;
+  PlanRequest request = Request(0, 150 * kMiB, state, 700'000);
+
+  // The int8 form without writing 56 GB: sizes follow from the configuration.
+  SpineSource int8;
+  int8.format = WeightFormat::kInt8;
+  for (int64_t layer = 0; layer <= config.num_layers; ++layer) {
+    const Int8LayerLayout layout = LayoutOfInt8Layer(config, layer);
+    StoredLayer& stored = int8.layers.emplace_back();
+    stored.num_scales = layout.num_scales;
+    for (const Int8LayerLayout::Part& part : layout.parts) {
+      stored.matrices.push_back(
+          {part.id, part.format, part.rows, part.cols, nullptr, part.offset, part.first_scale, {}});
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(bf16.TotalBytes()) / 1e9, 111, 3);
+  EXPECT_NEAR(static_cast<double>(int8.TotalBytes()) / 1e9, 56.5, 1.5);
+  const SpineSource* const sources[] = {&bf16, &int8};
+  for (const SpineSource* spine : sources) {
+    request.ram_bytes = 2 * kGiB;
+    const MemoryPlan plan = PlanMemory(*checkpoint, *spine, Machine(2 * kGiB), request);
+    CheckSums(plan, *spine, request);
+    EXPECT_GE(plan.expert_slots, 16);
+    const uint64_t least = LeastBytes(*checkpoint, *spine, request);
+    std::printf(
+        "%s: %.1f GB; least %.2f GiB; with 2 GiB: %d positions, ring %.0f MiB, %d layers, "
+        "%d slots, tables %.0f MB\n",
+        spine == &bf16 ? "bf16" : "int8", static_cast<double>(spine->TotalBytes()) / 1e9,
+        static_cast<double>(least) / static_cast<double>(kGiB), static_cast<int>(plan.positions),
+        static_cast<double>(plan.spine.ring_bytes) / static_cast<double>(kMiB),
+        static_cast<int>(plan.resident_layers), static_cast<int>(plan.expert_slots),
+        static_cast<double>(plan.tables_bytes) / 1e6);
+    CheckMonotone(*checkpoint, *spine, request, 200 * kGiB);
+  }
+}
+
+}  // namespace
+}  // namespace deltafin

@@ -1,0 +1,99 @@
+// Reads the pieces of the spine in the order of the forward pass, ahead of it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/page_memory.h"
+#include "deltafin/error.h"
+#include "io/read_queue.h"
+#include "store/byte_ring.h"
+#include "store/spine_pieces.h"
+
+namespace deltafin {
+
+// Pieces of resident layers are read once, into memory of their own; all others pass through a
+// ring, again in every pass, from the first layer to the top and on to the first layer of the next
+// pass. The order is a guess: whoever asks for another piece gets it, but waits. One thread calls;
+// the queue's threads only report.
+class SpineStream final : private ReadListener {
+ public:
+  // The ring holds at least the largest streamed piece; it may be 0 bytes when every layer is
+  // resident. `resident` has an entry for each layer of `pieces`. The queue must outlive it.
+  SpineStream(SpinePieces pieces, std::vector<bool> resident, uint64_t ring_bytes,
+              ReadQueue& queue);
+  // Waits for the reads that are under way.
+  ~SpineStream() override;
+  SpineStream(const SpineStream&) = delete;
+  SpineStream& operator=(const SpineStream&) = delete;
+
+  const SpinePieces& pieces() const { return pieces_; }
+
+  // The pieces from number i on are needed next: starts reading, without waiting.
+  void Seek(size_t i);
+  // The bytes of a piece, waiting for them; then Free or the next call of Seek or Get may take a
+  // streamed one away. A whole matrix stays until FreeWhole, a resident piece for good. Throws
+  // Error when the read failed; the next Get tries it again.
+  std::span<const std::byte> Get(size_t i);
+  void Free();
+  void FreeWhole();
+  // A piece of a resident layer that was used before: no read. Null otherwise.
+  const std::byte* IfLoaded(size_t i) const { return loaded_[i].data(); }
+
+ private:
+  enum class State : uint8_t { kReading, kReady, kFailed, kCancelled };
+  // A piece that is being read, or was and waits to be used. State and what follows it are guarded
+  // by mutex_ while kReading, and belong to the caller's thread afterwards.
+  struct Flight {
+    size_t piece = 0;
+    bool in_ring = false;
+    State state = State::kReading;
+    std::span<const std::byte> data;
+    ErrorCode error_code = ErrorCode::kIo;
+    std::string error;
+  };
+
+  void OnRead(uint64_t tag, std::span<const std::byte> data) noexcept override;
+  void OnReadFailed(uint64_t tag, std::exception_ptr error) noexcept override;
+
+  bool IsResident(size_t i) const { return resident_[static_cast<size_t>(pieces_[i].layer)]; }
+  bool IsLoaded(size_t i) const { return IfLoaded(i) != nullptr; }
+  size_t Next(size_t i) const { return i + 1 == pieces_.size() ? 0 : i + 1; }
+  // Submits reads from the cursor on, as far as there is room.
+  void Fill();
+  // Where piece i is to be read to; null when there is no room now.
+  std::byte* Claim(size_t i);
+  void WaitFor(Flight& flight);
+  // Takes the `count` oldest flights back: cancels, or waits and keeps what belongs to residents.
+  void Drop(size_t count);
+  // Ends the oldest flight, which is not kReading.
+  void PopOldest();
+
+  const SpinePieces pieces_;
+  const std::vector<bool> resident_;
+  ReadQueue& queue_;
+  PageBuffer ring_memory_;
+  ByteRing ring_;
+  PageBuffer whole_memory_;
+  bool whole_is_taken_ = false;         // by a flight or by the caller
+  std::optional<size_t> whole_in_use_;  // piece that the caller has
+  std::span<const std::byte> whole_data_;
+  std::vector<PageBuffer> layer_memory_;            // of resident layers, made when first read
+  std::vector<std::span<const std::byte>> loaded_;  // of resident pieces, null until then
+  size_t num_unloaded_;                             // pieces that are not loaded_
+  size_t cursor_ = 0;                               // the next piece to submit
+  std::deque<Flight> flights_;                      // oldest first, consecutive up to cursor_
+  bool oldest_in_use_ = false;
+  uint64_t resident_ahead_bytes_ = 0;  // of flights that are not in the ring
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+};
+
+}  // namespace deltafin
