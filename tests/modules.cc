@@ -23,7 +23,7 @@ Floats MatMul(Device& device, const OwnedMatrix& w, const Floats& x) {
 Floats RmsNorm(Device& device, const Floats& x, const Floats& weight, float eps) {
   const auto dim = static_cast<int64_t>(weight.size());
   const DeviceFloats y(device, x);
-  device.RmsNorm(y.data(), y.data(), weight.data(), Rows(x, dim), dim, eps);
+  device.RmsNorm(y.data(), y.data(), weight.data(), Rows(x, dim), dim, dim, eps);
   return y.Read();
 }
 
@@ -84,7 +84,8 @@ Floats MlaModule::Run(Device& device, const Floats& x, int64_t step, Floats* lat
   const int64_t heads = shape.num_heads;
   const DeviceFloats in(device, x);
   const DeviceFloats low_rank = Project(device, q_a, in, n);
-  device.RmsNorm(low_rank.data(), low_rank.data(), q_a_norm.data(), n, q_a.view.rows, low_rank_eps);
+  device.RmsNorm(low_rank.data(), low_rank.data(), q_a_norm.data(), n, q_a.view.rows, q_a.view.rows,
+                 low_rank_eps);
   const DeviceFloats query = Project(device, q_b, low_rank, n);
 
   // The latent part of each row is normed, the shared key values behind it are not.
@@ -152,7 +153,7 @@ Floats MoeModule::Run(Device& device, const Floats& x, Trace* trace) const {
   device.CombineExperts(sum.data(), y.data(), trace->weights.data(), n, top_k, latent);
   trace->latent = z.Read();
   trace->aggregate = sum.Read();
-  device.RmsNorm(sum.data(), sum.data(), norm.data(), n, latent, eps);
+  device.RmsNorm(sum.data(), sum.data(), norm.data(), n, latent, latent, eps);
   const DeviceFloats out = Project(device, up, sum, n);
 
   const DeviceFloats hidden = Project(device, shared_gate, in, n);

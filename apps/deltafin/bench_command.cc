@@ -26,6 +26,7 @@ Json ToJson(const BenchReport& report) {
                        {"seconds", r.seconds},
                        {"gb_per_s", OrNull(r.gb_per_s)},
                        {"gflop_per_s", OrNull(r.gflop_per_s)},
+                       {"bound", r.bound.empty() ? Json() : Json(r.bound)},
                        {"limit", OrNull(r.limit)},
                        {"ratio", OrNull(r.ratio)}});
   }
@@ -58,25 +59,11 @@ void PrintWhole(const std::optional<int64_t>& value, int width) {
   std::printf(" %*s", width, value ? std::to_string(*value).c_str() : "-");
 }
 
-void PrintTable(const BenchReport& report) {
+void PrintSummary(const BenchReport& report) {
   const BenchMachine& m = report.machine;
-  std::printf("%s (%s), %d processors, %.1f GB of memory (%s), kernel %s\n\n", m.cpu.c_str(),
+  std::printf("\n%s (%s), %d processors, %.1f GB of memory (%s), kernel %s\n\n", m.cpu.c_str(),
               m.architecture.c_str(), m.processors, static_cast<double>(m.memory_bytes) / 1e9,
               m.memory_limited_by.c_str(), m.kernel.c_str());
-  std::printf("%-16s %-24s %-18s %9s %7s %10s %8s %8s %8s %6s\n", "op", "format", "shape",
-              "positions", "threads", "seconds", "GB/s", "GFLOP/s", "limit", "ratio");
-  for (const BenchResult& r : report.results) {
-    std::printf("%-16s %-24s %-18s", r.op.c_str(), r.format.c_str(), r.shape.c_str());
-    PrintWhole(r.positions, 9);
-    PrintWhole(r.threads, 7);
-    PrintNumber(r.seconds, 10, 6);
-    PrintNumber(r.gb_per_s, 8, 3);
-    PrintNumber(r.gflop_per_s, 8, 2);
-    PrintNumber(r.limit, 8, 3);
-    PrintNumber(r.ratio, 6, 2);
-    std::printf("\n");
-  }
-  std::printf("\n");
   for (const BenchTarget& t : report.targets) {
     std::printf("%s: %.3f, expected at least %.3f: %s\n", t.name.c_str(), t.got, t.target,
                 t.met ? "met" : "NOT MET");
@@ -86,12 +73,38 @@ void PrintTable(const BenchReport& report) {
 
 }  // namespace
 
+void PrintBenchHeading() {
+  std::printf("%-24s %-14s %-22s %9s %7s %10s %8s %8s %8s %6s\n", "op", "format", "shape",
+              "positions", "threads", "seconds", "GB/s", "GFLOP/s", "limit", "ratio");
+}
+
+void PrintBenchResult(const BenchResult& r) {
+  std::printf("%-24s %-14s %-22s", r.op.c_str(), r.format.c_str(), r.shape.c_str());
+  PrintWhole(r.positions, 9);
+  PrintWhole(r.threads, 7);
+  PrintNumber(r.seconds, 10, 6);
+  PrintNumber(r.gb_per_s, 8, 2);
+  PrintNumber(r.gflop_per_s, 8, 1);
+  PrintNumber(r.limit, 8, 2);
+  PrintNumber(r.ratio, 6, 2);
+  std::printf("%s%s\n", r.bound.empty() ? "" : "  of ", r.bound.c_str());
+  std::fflush(stdout);
+}
+
 int PrintBenchReport(const BenchReport& report, bool json) {
   if (json) {
     std::cout << ToJson(report).dump() << std::endl;
-  } else {
-    PrintTable(report);
+    return 0;
   }
+  PrintBenchHeading();
+  for (const BenchResult& result : report.results) PrintBenchResult(result);
+  PrintSummary(report);
+  return 0;
+}
+
+int FinishBenchReport(const BenchReport& report, bool json) {
+  if (json) return PrintBenchReport(report, true);
+  PrintSummary(report);
   return 0;
 }
 
@@ -99,6 +112,7 @@ void AddBenchCommand(CLI::App& app, int* status) {
   CLI::App* bench = app.add_subcommand("bench", "Measure what this computer gives");
   bench->require_subcommand(1);
   AddBenchDiskCommand(*bench, status);
+  AddBenchKernelsCommand(*bench, status);
 }
 
 }  // namespace deltafin

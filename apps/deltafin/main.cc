@@ -27,9 +27,9 @@ int Main(int argc, char** argv) {
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
   AddInfoCommand(app, &status);
-  AddTraceCommand(app, &status);
-  AddBenchCommand(app, &status);
   AddConvertCommand(app, &status);
+  AddBenchCommand(app, &status);
+  AddTraceCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -327,14 +328,19 @@ int Run(const RunOptions& options) {
     session->SetOnRouterPicks([&](const RouterPicks& row) { picks->Write(row); });
   }
   std::span<const TokenId> unread = prompt;
+  double logits_seconds = 0;
   if (!options.logits.empty()) {
+    const auto start = std::chrono::steady_clock::now();
     LogitsFile file(options.logits);
     session->Append(
         prompt, 0, [&](int64_t, std::span<const float> row) { file.Write(row); }, cancelled);
     file.Close();
     unread = {};
+    logits_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  const GenerateResult result = session->Generate(unread, generate);
+  GenerateResult result = session->Generate(unread, generate);
+  result.prefill_seconds += logits_seconds;
   output.Finish();
   if (picks) picks->Close();
   if (options.json) {

@@ -29,6 +29,7 @@ struct BenchResult {
   double seconds = 0;  // of one repetition
   std::optional<double> gb_per_s;
   std::optional<double> gflop_per_s;
+  std::string bound;            // what the limit is: "read bandwidth", "FMA peak"
   std::optional<double> limit;  // of gb_per_s or gflop_per_s, whichever binds
   std::optional<double> ratio;  // to the limit
 };
@@ -47,6 +48,18 @@ struct BenchReport {
   std::vector<BenchTarget> targets;
   std::vector<std::string> notes;  // what could not be measured, and why
 };
+
+struct KernelBenchOptions {
+  std::string cpu_isa;        // as EngineOptions
+  int threads = 0;            // 0: 1, 2, 4, ... and all processors
+  bool targets_only = false;  // only what the targets need
+  std::string model_dir;      // for the comparison of whole forward passes; "": left out
+  std::function<void(const BenchResult&)> on_result = nullptr;  // hears every result as it comes
+};
+
+// The operators of the CPU at the real sizes of Kimi K3, on weights that are in no cache. Takes
+// about 1.5 GB of memory. Throws Error.
+BenchReport BenchKernels(const KernelBenchOptions& options);
 
 struct DiskBenchOptions {
   std::string model_dir;

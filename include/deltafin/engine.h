@@ -21,8 +21,8 @@ struct EngineOptions {
   uint64_t ram_bytes = 0;      // 0: what the machine and its cgroups allow, less a reserve
   int64_t context_tokens = 0;  // a session may hold this many; 0: 8,192 or what the model allows
   CacheFormat cache_format = CacheFormat::kF32;
-  Prefetch prefetch = Prefetch::kAuto;
   SpineFormat spine = SpineFormat::kAuto;
+  Prefetch prefetch = Prefetch::kAuto;
   std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 

@@ -10,17 +10,17 @@ using TokenId = int32_t;
 // How the latent cache of the MLA layers is kept. kF32 is the default: it adds no rounding.
 enum class CacheFormat : uint8_t { kF32, kBf16 };
 
-// Whether experts are read before the router has picked them. Never changes a result.
-enum class Prefetch : uint8_t {
-  kAuto,  // in the layers where it pays
-  kOff,
-};
-
 // Which spine is read (all weights but the routed experts).
 enum class SpineFormat : uint8_t {
   kAuto,  // int8 when a complete conversion of these weights is there, else bf16
   kBf16,  // as released
   kInt8,  // converted (convert.h): half the bytes, other results
+};
+
+// Whether experts are read before the router has picked them. Never changes a result.
+enum class Prefetch : uint8_t {
+  kAuto,  // in the layers where it pays
+  kOff,
 };
 
 // Why a generation ended.

@@ -25,17 +25,6 @@ std::string Bytes(uint64_t bytes) {
   return format("{:.1f} kB", b / 1e3);
 }
 
-std::unique_ptr<Device> MakeDevice(ThreadPool& pool, const std::string& isa_name) {
-  if (isa_name.empty()) return MakeCpuDevice(pool);
-  std::string known;
-  for (CpuIsa isa : AvailableCpuIsas()) {
-    if (CpuIsaName(isa) == isa_name) return MakeCpuDevice(pool, isa);
-    known += format("{}{}", known.empty() ? "" : ", ", CpuIsaName(isa));
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              format("instruction set: expected one of {}, got \"{}\"", known, isa_name));
-}
-
 }  // namespace
 
 std::unique_ptr<Engine> Engine::Open(const EngineOptions& options) {
@@ -77,7 +66,7 @@ EngineImpl::EngineImpl(const EngineOptions& options)
   max_logits_positions_ = MaxLogitsPositions(c, plan_.positions);
 
   pool_ = std::make_unique<ThreadPool>(threads);
-  device_ = MakeDevice(*pool_, options_.cpu_isa);
+  device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
   queue_ = MakeReadQueue({});
   spine_ = MakeSpineStore(*checkpoint_, std::move(spine), *queue_, plan_.spine);
   experts_ = MakeExpertStore(

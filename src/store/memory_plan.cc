@@ -154,7 +154,7 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
   const Floor floor{request.workspace_bytes(1),
                     std::min(pieces.TotalRingBytes(), kLeastRingPieces * pieces.LargestRingBytes()),
                     config.experts_per_token};
-  const uint64_t expert_bytes = ReadBufferBytes(checkpoint.expert_bytes());  // of a slot
+  const uint64_t expert_bytes = ReadBufferBytes(checkpoint.expert_bytes());
   const uint64_t always = plan.program_bytes + plan.state_bytes + plan.pinned_bytes +
                           plan.tables_bytes + pieces.WholeBytes();
   const uint64_t least = always + floor.workspace_bytes + floor.ring_bytes +

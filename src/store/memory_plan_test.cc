@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "deltafin/error.h"
+#include "io/read_queue.h"
 #include "shared_data.h"
 #include "store/int8_spine.h"
 #include "store/spine_pieces.h"

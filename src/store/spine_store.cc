@@ -62,7 +62,7 @@ class StreamedSpineStore final : public SpineStore {
     const size_t m = MatrixIndex(layer, SpineMatrix::kRouter);
     const StoredMatrix& matrix = source_.layers[static_cast<size_t>(layer)].matrices[m];
     const std::byte* data = stream_.IfLoaded(stream_.pieces().begin(layer, m));
-    if (data == nullptr) return nullptr;
+    if (data == nullptr || !tables_[static_cast<size_t>(layer)]) return nullptr;
     router_ = {matrix.format, matrix.rows, matrix.cols, data, nullptr};
     return &router_;
   }

@@ -6,6 +6,7 @@
 #include "text/chat_markup.h"
 #include "text/request_fields.h"
 #include "text/tool_call_builder.h"
+#include "text/utf8.h"
 
 namespace deltafin {
 namespace {
@@ -123,9 +124,7 @@ class Parser final : public ChatParser {
     if (!tag_) return;
     const PendingTag pending = *std::exchange(tag_, std::nullopt);
     // Half characters in a name or key must not reach a reply.
-    StreamDecoder decoder;
-    std::string text = decoder.Push(pending.text);
-    text += decoder.Finish();
+    const std::string text = ReplaceInvalidUtf8(pending.text);
     ChatTag tag;
     if (ReadChatTag(text, &tag) == TagText::kWhole &&
         (pending.is_close ? ApplyClose(tag.name) : ApplyOpen(tag))) {

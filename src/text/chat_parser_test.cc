@@ -13,6 +13,7 @@
 namespace deltafin {
 namespace {
 
+using namespace std::string_literals;  // NOLINT(google-build-using-namespace)
 using testing::HasSubstr;
 using testing::Not;
 
@@ -197,20 +198,20 @@ TEST(ChatParserTest, CharactersStayWhole) {
 TEST(ChatParserTest, TextBetweenElements) {
   // White space there means nothing; anything else is an answer whose opening was forgotten.
   const Parsed parsed =
-      Parse("r" + Close("think") + "\n\n" + Element("response", "c") + " \n" +
-            Element("tools", "\n" + Element("call tool=\"f\"",
-                                            "\n" + Argument("k", "null", "null") + "\n")));
+      Parse("r"s + Close("think") + "\n\n" + Element("response", "c") + " \n" +
+            Element("tools", "\n"s + Element("call tool=\"f\"",
+                                             "\n"s + Argument("k", "null", "null") + "\n")));
   EXPECT_EQ(parsed.content, "c");
   ASSERT_EQ(parsed.calls.size(), 1u);
   EXPECT_EQ(parsed.calls[0].second, "{\"k\": null}");
-  EXPECT_EQ(Parse("r" + Close("think") + "\nAn answer.\n").content, "An answer.\n");
+  EXPECT_EQ(Parse("r"s + Close("think") + "\nAn answer.\n").content, "An answer.\n");
 }
 
 TEST(ChatParserTest, MissingTags) {
-  const Parsed no_close = Parse("r" + Open("response") + "c" + Close("message"));
+  const Parsed no_close = Parse("r"s + Open("response") + "c" + Close("message"));
   EXPECT_EQ(no_close.reasoning, "r");
   EXPECT_EQ(no_close.content, "c");
-  const Parsed no_tools = Parse("c" + Element("call tool=\"f\"", ""), false);
+  const Parsed no_tools = Parse("c"s + Element("call tool=\"f\"", ""), false);
   EXPECT_EQ(no_tools.content, "c");
   EXPECT_EQ(no_tools.calls.size(), 1u);
   // An outer tag closes what is open inside.

@@ -28,20 +28,17 @@ Pieces Split(std::string_view text) {
   return pieces;
 }
 
-// The pattern of spec 6.2 in ICU's engine. Only "\s" is written out: ICU's means [\t\n\f\r\p{Z}],
-// while the release's engine means White_Space.
+// The pattern of spec 6.2, unchanged, in ICU's engine.
 class IcuPreTokenizer {
  public:
   IcuPreTokenizer() {
-    const std::string upper = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]])";
-    const std::string lower = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]])";
-    const std::string prefix = R"([^\r\n\p{L}\p{N}]?)";
-    const std::string suffix = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)";
-    const std::string space = R"(\s)";
-    const std::string pattern = R"([\p{Han}]+|)" + prefix + upper + "*" + lower + "+" + suffix +
-                                "|" + prefix + upper + "+" + lower + "*" + suffix +
-                                R"(|\p{N}{1,3}| ?[^)" + space + R"(\p{L}\p{N}]+[\r\n]*|)" + space +
-                                R"(*[\r\n]+|)" + space + R"(+(?!\S)|)" + space + "+";
+    const std::string pattern =
+        R"([\p{Han}]+)"
+        R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
+        R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+        R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
+        R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+        R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
     UErrorCode status = U_ZERO_ERROR;
     matcher_ =
         std::make_unique<icu::RegexMatcher>(icu::UnicodeString::fromUTF8(pattern), 0, status);

@@ -80,8 +80,10 @@ TEST(CutText, CountsCodePointsNotBytes) {
 // U+001C..U+001F are whitespace for str.isspace() though not for \s.
 TEST(CutText, InformationSeparatorsAreSpaces) {
   for (const char* separator : {"\x1c", "\x1d", "\x1e", "\x1f"}) {
-    const std::string run = Repeat(U"a", 25000);
-    EXPECT_EQ(CutLengths(run + separator + run), Lengths{50001});
+    std::string text = Repeat(U"a", 25000);
+    text += separator;
+    text += Repeat(U"a", 25000);
+    EXPECT_EQ(CutLengths(text), Lengths{50001});
   }
   EXPECT_EQ(CutLengths(Repeat(U"\x1c\x1d ", 10000)), (Lengths{25000, 5000}));
   EXPECT_EQ(CutLengths(Repeat(U"a", 25000) + "\x1b"), (Lengths{25000, 1}));

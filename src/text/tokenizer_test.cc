@@ -119,10 +119,10 @@ TEST(KimiK3Vocabulary, CutsChangeIds) {
   EXPECT_NE(encode(std::string(24993, '-') + "<|open|>").back(), 163587);
 }
 
-// tests/data/nano/tokenizer_cases.json: "ids" with specials off, "ids_special" with specials on.
-TEST(Tokenizer, NanoCases) {
-  const Json cases = LoadJson(DataPath("nano/tokenizer_cases.json"));
-  ASSERT_EQ(cases.size(), 95u);
+// Cases with "ids" for specials off and "ids_special" for specials on.
+void CheckNanoCases(const std::string& name, size_t num_cases) {
+  const Json cases = LoadJson(DataPath(name));
+  ASSERT_EQ(cases.size(), num_cases);
   int num_different = 0;
   for (const Json& c : cases) {
     const auto text = c.at("text").get<std::string>();
@@ -136,6 +136,12 @@ TEST(Tokenizer, NanoCases) {
   }
   EXPECT_GT(num_different, 0);
 }
+
+TEST(Tokenizer, NanoCases) { CheckNanoCases("nano/tokenizer_cases.json", 95); }
+
+// Made with tiktoken by scripts/tiktoken_cases.mjs; also characters newer than the Unicode of this
+// system's libraries.
+TEST(Tokenizer, RandomCasesMadeWithTiktoken) { CheckNanoCases("nano/tokenizer_random.json", 300); }
 
 TEST(Tokenizer, PlainTextNeverBecomesASpecialToken) {
   std::string text;
@@ -241,6 +247,7 @@ TEST(Tokenizer, ManyThreadsAtOnce) {
   const Ids expected = Nano().Encode(text, Specials::kAllowed);
   std::vector<Ids> results(4);
   std::vector<std::thread> threads;
+  threads.reserve(results.size());
   for (Ids& result : results) {
     threads.emplace_back([&] { result = Nano().Encode(text, Specials::kAllowed); });
   }

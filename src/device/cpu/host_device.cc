@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/buffer.h"
 #include "base/format.h"
 #include "deltafin/error.h"
 
@@ -15,7 +16,9 @@ void* HostDevice::Allocate(size_t bytes) {
   size_t rounded = 0;
   if (bytes <= std::numeric_limits<size_t>::max() / 2) {
     rounded = (bytes == 0 ? 1 : (bytes + kAlignment - 1) / kAlignment) * kAlignment;
-    address = std::aligned_alloc(kAlignment, rounded);
+    const bool huge = rounded >= 4 * kHugePageBytes;
+    address = std::aligned_alloc(huge ? kHugePageBytes : kAlignment, rounded);
+    if (huge && address != nullptr) AdviseHugePages(address, rounded);
   }
   if (address == nullptr) {
     throw Error(ErrorCode::kOutOfMemory,

@@ -55,7 +55,8 @@ class Workload {
     const DeviceFloats x(device, wide_), norm(device, kPositions * kDim);
     const DeviceFloats mix(device, kPositions * kDim), sources(device, snapshots_);
     ForParts(parts, [&](int64_t p, int64_t n) {
-      device.RmsNorm(norm.data() + p * kDim, x.data() + p * kDim, norm_.data(), n, kDim, 1e-5f);
+      device.RmsNorm(norm.data() + p * kDim, x.data() + p * kDim, norm_.data(), n, kDim, kDim,
+                     1e-5f);
       device.ResidualMix(mix.data() + p * kDim, sources.data() + p * kDim, kPositions * kDim, 2,
                          x.data() + p * kDim, norm_.data(), n, kDim, 1e-5f);
     });

@@ -1,0 +1,13 @@
+#include "base/buffer.h"
+
+#include <sys/mman.h>
+
+namespace deltafin {
+
+void AdviseHugePages(void* begin, size_t bytes) noexcept {
+  // Whole huge pages only: the rest of the last one belongs to other allocations.
+  const size_t whole = bytes / kHugePageBytes * kHugePageBytes;
+  if (whole > 0) madvise(begin, whole, MADV_HUGEPAGE);
+}
+
+}  // namespace deltafin

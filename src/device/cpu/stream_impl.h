@@ -1,0 +1,259 @@
+// MatMul at one or few positions: the weights go from memory to registers once, four rows of 16
+// lanes at a time or fewer rows and more positions.
+#pragma once
+
+#include "device/cpu/pack_impl.h"
+
+namespace deltafin {
+
+inline constexpr int64_t kStreamRows = 16;  // rows whose lanes are summed up together
+// Rows are too short for the processor's own prefetching to get up to speed: each asks for the one
+// that comes this many rows later. Past the end of the weight that is a hint without effect.
+inline constexpr int64_t kAheadRows = 8;
+
+// Rows of one weight as a kernel sees them.
+struct WeightRows {
+  const uint8_t* data;
+  int64_t row_bytes;
+  const uint8_t* scales;
+  int64_t scale_bytes;
+};
+
+// acc[r * 16] = the lanes of rows [row, row + R) for P positions, those of position p at
+// p * kStreamRows * 16.
+template <class A, class W, int R, int P>
+inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
+                        int64_t cols) {
+  using F = typename A::F;
+  const int64_t plane_stride = RoundUpTo(cols, kLanes) / kPlanes<A>;
+  const uint8_t* row[R];
+  F sum[R][P][kPlanes<A>];
+  DF_UNROLL for (int r = 0; r < R; ++r) {
+    row[r] = w.data + rows[r] * w.row_bytes;
+    DF_UNROLL for (int p = 0; p < P; ++p) {
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) sum[r][p][i] = A::Zero();
+    }
+  }
+  const int64_t ahead = kAheadRows * w.row_bytes;
+  int64_t k = 0;
+  int64_t at = 0;  // in a plane of x
+  for (; k + kLanes <= cols; k += kLanes, at += A::kWidth) {
+    if (k * W::kBytes % 64 == 0) {
+      DF_UNROLL for (int r = 0; r < R; ++r) {
+        __builtin_prefetch(row[r] + ahead + k * W::kBytes, 0, 3);
+      }
+    }
+    DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+      DF_UNROLL for (int r = 0; r < R; ++r) {
+        const F v = W::Load(row[r], k + i * A::kWidth);
+        DF_UNROLL for (int p = 0; p < P; ++p) {
+          sum[r][p][i] = A::Fma(v, A::Load(x[p] + i * plane_stride + at), sum[r][p][i]);
+        }
+      }
+    }
+  }
+  if (k < cols) {
+    DF_UNROLL for (int r = 0; r < R; ++r) {
+      const PaddedTail<W> tail(row[r], k, cols);
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+        const F v = W::Load(tail.bytes, i * A::kWidth);
+        DF_UNROLL for (int p = 0; p < P; ++p) {
+          sum[r][p][i] = A::Fma(v, A::Load(x[p] + i * plane_stride + at), sum[r][p][i]);
+        }
+      }
+    }
+  }
+  DF_UNROLL for (int r = 0; r < R; ++r) {
+    DF_UNROLL for (int p = 0; p < P; ++p) {
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+        A::Store(acc + (p * kStreamRows + r) * kLanes + i * A::kWidth, sum[r][p][i]);
+      }
+    }
+  }
+}
+
+// One plane of a group of 128 MXFP4 weights times P positions: sum = fma(partial sum, scale, sum).
+template <class A, int P>
+DF_LANE_FN void MxGroupStep(typename A::F* sum, int sum_stride, const uint8_t* codes_at,
+                            const uint8_t* scales_at, int plane, const float* const* x,
+                            int64_t x_at) {
+  using F = typename A::F;
+  const typename A::Codes codes = A::LoadCodes(codes_at);
+  F part[P];
+  const F first = A::template Decode<0>(codes);
+  DF_UNROLL for (int p = 0; p < P; ++p) part[p] = A::Mul(first, A::Load(x[p] + x_at));
+  const auto more = [&](F weight, int j) __attribute__((always_inline)) {
+    DF_UNROLL for (int p = 0; p < P; ++p) {
+      part[p] = A::Fma(weight, A::Load(x[p] + x_at + j * A::kWidth), part[p]);
+    }
+  };
+  more(A::template Decode<1>(codes), 1);
+  more(A::template Decode<2>(codes), 2);
+  more(A::template Decode<3>(codes), 3);
+  more(A::template Decode<4>(codes), 4);
+  more(A::template Decode<5>(codes), 5);
+  more(A::template Decode<6>(codes), 6);
+  more(A::template Decode<7>(codes), 7);
+  const F scale = A::Scales(scales_at, plane);
+  DF_UNROLL for (int p = 0; p < P; ++p) sum[p * sum_stride] =
+      A::Fma(part[p], scale, sum[p * sum_stride]);
+}
+
+inline constexpr int64_t kMxGroupBytes = kMxGroup / 2;
+inline constexpr int64_t kMxGroupScales = kMxGroup / kMxBlock;
+
+// The last cols % 128 weights of a row, padded with code 0 and scale byte 0.
+struct PaddedMxTail {
+  uint8_t codes[kMxGroupBytes];
+  uint8_t scales[kMxGroupScales];
+  DF_LANE_FN void Fill(PaddedMxTail* tail, const uint8_t* codes_at, const uint8_t* scales_at,
+                       int64_t cols) {
+    __builtin_memset(tail, 0, sizeof(*tail));
+    __builtin_memcpy(tail->codes, codes_at, static_cast<size_t>(cols / 2));
+    __builtin_memcpy(tail->scales, scales_at, static_cast<size_t>(cols / kMxBlock));
+  }
+};
+
+template <class A, int R, int P>
+inline void StreamMxfp4(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
+                        int64_t cols) {
+  using F = typename A::F;
+  const int64_t plane_stride = RoundUpTo(cols, kMxGroup) / kPlanes<A>;
+  const uint8_t* codes[R];
+  const uint8_t* scales[R];
+  F sum[R][P][kPlanes<A>];
+  DF_UNROLL for (int r = 0; r < R; ++r) {
+    codes[r] = w.data + rows[r] * w.row_bytes;
+    scales[r] = w.scales + rows[r] * w.scale_bytes;
+    DF_UNROLL for (int p = 0; p < P; ++p) {
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) sum[r][p][i] = A::Zero();
+    }
+  }
+  const int64_t groups = cols / kMxGroup;
+  int64_t at = 0;  // in a plane of x
+  const int64_t ahead = kAheadRows * w.row_bytes;
+  for (int64_t g = 0; g < groups; ++g, at += 8 * A::kWidth) {
+    DF_UNROLL for (int r = 0; r < R; ++r) {
+      __builtin_prefetch(codes[r] + ahead + g * kMxGroupBytes, 0, 3);
+    }
+    DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+      DF_UNROLL for (int r = 0; r < R; ++r) {
+        MxGroupStep<A, P>(&sum[r][0][i], kPlanes<A>,
+                          codes[r] + g * kMxGroupBytes + i * A::kWidth * 4,
+                          scales[r] + g * kMxGroupScales, i, x, i * plane_stride + at);
+      }
+    }
+  }
+  if (groups * kMxGroup < cols) {
+    DF_UNROLL for (int r = 0; r < R; ++r) {
+      PaddedMxTail tail;
+      PaddedMxTail::Fill(&tail, codes[r] + groups * kMxGroupBytes,
+                         scales[r] + groups * kMxGroupScales, cols - groups * kMxGroup);
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+        MxGroupStep<A, P>(&sum[r][0][i], kPlanes<A>, tail.codes + i * A::kWidth * 4, tail.scales, i,
+                          x, i * plane_stride + at);
+      }
+    }
+  }
+  DF_UNROLL for (int r = 0; r < R; ++r) {
+    DF_UNROLL for (int p = 0; p < P; ++p) {
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+        A::Store(acc + (p * kStreamRows + r) * kLanes + i * A::kWidth, sum[r][p][i]);
+      }
+    }
+  }
+}
+
+template <class A, class W>
+struct DenseStream {
+  template <int P>
+  static constexpr int kRows = A::kAccumulators / P >= 4 ? 4 : A::kAccumulators / P;
+  static constexpr bool kRowScale = W::kRowScale;
+  template <int R, int P>
+  static void Run(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
+                  int64_t cols) {
+    StreamDense<A, W, R, P>(acc, w, rows, x, cols);
+  }
+};
+
+template <class A>
+struct Mxfp4Stream {
+  // Decoding takes registers, and the partial sums as many as the lanes.
+  template <int P>
+  static constexpr int kRows = A::kAccumulators >= 16 ? 2 : 1;
+  static constexpr bool kRowScale = false;
+  template <int R, int P>
+  static void Run(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
+                  int64_t cols) {
+    StreamMxfp4<A, R, P>(acc, w, rows, x, cols);
+  }
+};
+
+// Four rows for P positions.
+template <class Stream, int P>
+inline void StreamQuad(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
+                       int64_t cols) {
+  constexpr int R = Stream::template kRows<P>;
+  for (int r = 0; r < 4; r += R) {
+    Stream::template Run<R, P>(acc + r * kLanes, w, rows + r, x, cols);
+  }
+}
+
+// y[0 .. count) = the sums of `count` <= 16 rows of lanes, times the row scales if there are any.
+template <class A>
+inline void StoreSums(float* y, const float* acc, int64_t count, const uint8_t* row_scales) {
+  using F = typename A::F;
+  float sums[kLanes];
+  A::Sum16Block(sums, acc);
+  if (row_scales != nullptr) {
+    float scales[kLanes] = {};
+    __builtin_memcpy(scales, row_scales, static_cast<size_t>(count) * sizeof(float));
+    for (int64_t i = 0; i < kLanes; i += A::kWidth) {
+      const F scaled = A::Mul(A::Load(sums + i), A::Load(scales + i));
+      A::Store(sums + i, scaled);
+    }
+  }
+  __builtin_memcpy(y, sums, static_cast<size_t>(count) * sizeof(float));
+}
+
+template <class A>
+DF_LANE_FN const float* RowAt(const RowsOf<const float>& rows, int64_t p) {
+  return rows.base + (rows.index != nullptr ? rows.index[p] : p) * rows.stride;
+}
+template <class A>
+DF_LANE_FN float* RowAt(const RowsOf<float>& rows, int64_t p) {
+  return rows.base + (rows.index != nullptr ? rows.index[p] : p) * rows.stride;
+}
+
+template <class A, class Stream>
+inline void StreamMatMul(const MatMulJob& job, const WeightRows& w) {
+  const float* x[A::kStreamPositions];
+  float* y[A::kStreamPositions];
+  for (int64_t p = 0; p < job.n; ++p) {
+    x[p] = RowAt<A>(job.x, p);
+    y[p] = RowAt<A>(job.y, p);
+  }
+  alignas(64) float acc[A::kStreamPositions * kStreamRows * kLanes];
+  for (int64_t row = 0; row < job.rows; row += kStreamRows) {
+    const int64_t count = job.rows - row < kStreamRows ? job.rows - row : kStreamRows;
+    for (int64_t quad = 0; quad < count; quad += 4) {
+      // At the end of the weight the last row is computed more than once.
+      int64_t rows[4];
+      for (int64_t r = 0; r < 4; ++r) rows[r] = row + (quad + r < count ? quad + r : count - 1);
+      float* lanes = acc + quad * kLanes;
+      int64_t p = 0;
+      for (; p + 4 <= job.n; p += 4, lanes += 4 * kStreamRows * kLanes) {
+        StreamQuad<Stream, 4>(lanes, w, rows, x + p, job.cols);
+      }
+      if (job.n - p == 3) StreamQuad<Stream, 3>(lanes, w, rows, x + p, job.cols);
+      if (job.n - p == 2) StreamQuad<Stream, 2>(lanes, w, rows, x + p, job.cols);
+      if (job.n - p == 1) StreamQuad<Stream, 1>(lanes, w, rows, x + p, job.cols);
+    }
+    for (int64_t p = 0; p < job.n; ++p) {
+      StoreSums<A>(y[p] + row, acc + p * kStreamRows * kLanes, count,
+                   Stream::kRowScale ? w.scales + row * 4 : nullptr);
+    }
+  }
+}
+
+}  // namespace deltafin
