@@ -63,10 +63,10 @@ void PrintTable(const BenchReport& report) {
   std::printf("%s (%s), %d processors, %.1f GB of memory (%s), kernel %s\n\n", m.cpu.c_str(),
               m.architecture.c_str(), m.processors, static_cast<double>(m.memory_bytes) / 1e9,
               m.memory_limited_by.c_str(), m.kernel.c_str());
-  std::printf("%-16s %-24s %-18s %9s %7s %10s %8s %8s %8s %6s\n", "op", "format", "shape",
+  std::printf("%-20s %-24s %-18s %9s %7s %10s %8s %8s %8s %6s\n", "op", "format", "shape",
               "positions", "threads", "seconds", "GB/s", "GFLOP/s", "limit", "ratio");
   for (const BenchResult& r : report.results) {
-    std::printf("%-16s %-24s %-18s", r.op.c_str(), r.format.c_str(), r.shape.c_str());
+    std::printf("%-20s %-24s %-18s", r.op.c_str(), r.format.c_str(), r.shape.c_str());
     PrintWhole(r.positions, 9);
     PrintWhole(r.threads, 7);
     PrintNumber(r.seconds, 10, 6);

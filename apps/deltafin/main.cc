@@ -28,6 +28,7 @@ int Main(int argc, char** argv) {
   AddRenderCommand(app, &status);
   AddInfoCommand(app, &status);
   AddBenchCommand(app, &status);
+  AddSynthCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
