@@ -30,6 +30,7 @@ int Main(int argc, char** argv) {
   AddConvertCommand(app, &status);
   AddBenchCommand(app, &status);
   AddTraceCommand(app, &status);
+  AddSynthCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
