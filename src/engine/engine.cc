@@ -99,15 +99,12 @@ void EngineImpl::FillInfo() {
 }
 
 std::string EngineImpl::DescribeSpine() const {
-  const int64_t num_layers = info_.num_layers + 1;  // the head counts as one
   const std::string name = spine_format_ == WeightFormat::kInt8
                                ? "int8 (converted: not the released bits)"
                                : "bf16 (as released)";
-  if (plan_.resident_layers == num_layers) {
-    return format("spine {}, {} in RAM", name, Bytes(plan_.spine_bytes));
-  }
-  return format("spine {}, {} of {} layers in RAM, {} read for every pass", name,
-                plan_.resident_layers, num_layers, Bytes(info_.spine_bytes - plan_.spine_bytes));
+  if (plan_.spine_is_resident) return format("spine {}, {} in RAM", name, Bytes(info_.spine_bytes));
+  return format("spine {}, {} of {} in RAM, the rest read for every pass", name,
+                Bytes(plan_.spine_bytes), Bytes(info_.spine_bytes));
 }
 
 std::vector<std::string> EngineImpl::Describe() const {
@@ -127,7 +124,6 @@ std::vector<std::string> EngineImpl::Describe() const {
 }
 
 std::vector<PlanLine> EngineImpl::plan() const {
-  const int64_t num_layers = info_.num_layers + 1;
   return {
       {"limit", plan_.limit_bytes, plan_.limit_name},
       {"available now", plan_.available_bytes,
@@ -142,7 +138,7 @@ std::vector<PlanLine> EngineImpl::plan() const {
       {"small tensors", plan_.tables_bytes, "norms, convolutions, gates, scales"},
       {"read ahead", plan_.buffer_bytes, "ring of the streamed spine"},
       {"spine", plan_.spine_bytes,
-       format("{} of {} layers resident", plan_.resident_layers, num_layers)},
+       plan_.spine_is_resident ? "all of it" : format("of {}", Bytes(info_.spine_bytes))},
       {"expert slots", plan_.expert_bytes, format("{} experts", plan_.expert_slots)},
       {"unused", plan_.budget_bytes - plan_.used_bytes(), ""},
   };
