@@ -12,6 +12,7 @@
 #include "environment.h"
 #include "interrupt.h"
 #include "model_options.h"
+#include "sampling_options.h"
 #include "token_ids.h"
 
 namespace deltafin {
@@ -21,6 +22,7 @@ constexpr int64_t kDefaultNewTokens = 256;
 
 struct RunOptions {
   ModelOptions model;
+  SamplingFlags sampling;
   std::string text;  // positional
   std::string prompt;
   std::string prompt_file;
@@ -182,7 +184,11 @@ double Rate(size_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
 }
 
-void PrintTimings(const std::vector<TokenId>& prompt, const GenerateResult& result) {
+void PrintTimings(const std::vector<TokenId>& prompt, const GenerateOptions& generate,
+                  const GenerateResult& result) {
+  if (generate.sampling.temperature > 0) {
+    std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(generate.sampling.seed));
+  }
   std::fprintf(stderr,
                "%zu prompt tokens in %.2f s (%.1f per second), %zu new tokens in %.2f s "
                "(%.1f per second), %s\n",
@@ -191,7 +197,29 @@ void PrintTimings(const std::vector<TokenId>& prompt, const GenerateResult& resu
                Rate(result.tokens.size(), result.decode_seconds), FinishName(result.finish_reason));
 }
 
-void PrintJson(const std::vector<TokenId>& prompt, const GenerateResult& result,
+Json LogprobsJson(const Tokenizer& tokenizer, const GenerateResult& result) {
+  // Half a character has no spelling in JSON: its bytes come as U+FFFD.
+  const auto spelling = [&](TokenId id) {
+    StreamDecoder decoder;
+    std::string text = decoder.Push(tokenizer.Bytes(id));
+    return text + decoder.Finish();
+  };
+  Json positions = Json::array();
+  for (size_t i = 0; i < result.logprobs.size(); ++i) {
+    Json top = Json::array();
+    for (const TokenLogprob& entry : result.logprobs[i].top) {
+      top.push_back({{"id", entry.id}, {"token", spelling(entry.id)}, {"logprob", entry.logprob}});
+    }
+    positions.push_back({{"id", result.tokens[i]},
+                         {"token", spelling(result.tokens[i])},
+                         {"logprob", result.logprobs[i].chosen},
+                         {"top", top}});
+  }
+  return positions;
+}
+
+void PrintJson(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
+               const GenerateOptions& generate, const GenerateResult& result,
                const Output& output) {
   Json json{{"prompt_ids", prompt},
             {"ids", result.tokens},
@@ -205,6 +233,8 @@ void PrintJson(const std::vector<TokenId>& prompt, const GenerateResult& result,
     }
     json["tool_calls"] = calls;
   }
+  if (generate.sampling.temperature > 0) json["seed"] = generate.sampling.seed;
+  if (generate.top_logprobs > 0) json["logprobs"] = LogprobsJson(tokenizer, result);
   json["timings"] = {
       {"prefill_seconds", result.prefill_seconds},
       {"prefill_tokens_per_second", Rate(prompt.size(), result.prefill_seconds)},
@@ -217,6 +247,8 @@ int Run(const RunOptions& options) {
   CheckChatFlags(options);
   const std::string text = PromptText(options);
   const ReasoningEffort effort = ParseEffort(options.effort);
+  GenerateOptions generate;
+  ApplySamplingFlags(options.sampling, &generate);
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
   const auto engine = Engine::Open(ToEngineOptions(options.model));
   for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
@@ -237,7 +269,6 @@ int Run(const RunOptions& options) {
   const auto cancelled = [] { return InterruptSignal() != 0; };
   const auto session = engine->NewSession();
   Output output(tokenizer, std::move(parser), !options.json);
-  GenerateOptions generate;
   generate.stop_at_stop_tokens = !options.ignore_stop;
   // An answer ends by itself; a raw continuation need not.
   generate.max_new_tokens =
@@ -262,9 +293,9 @@ int Run(const RunOptions& options) {
   const GenerateResult result = session->Generate(unread, generate);
   output.Finish();
   if (options.json) {
-    PrintJson(prompt, result, output);
+    PrintJson(tokenizer, prompt, generate, result, output);
   } else {
-    PrintTimings(prompt, result);
+    PrintTimings(prompt, generate, result);
   }
   return result.finish_reason == FinishReason::kCancelled ? 128 + InterruptSignal() : 0;
 }
@@ -300,6 +331,7 @@ void AddRunCommand(CLI::App& app, int* status) {
   command->add_flag("--json", options->json,
                     "One JSON object on stdout: prompt_ids, ids, text, reasoning, finish_reason, "
                     "timings");
+  AddSamplingFlags(*command, &options->sampling);
   AddModelOptions(*command, &options->model);
   command->callback([options, status] { *status = Run(*options); });
 }

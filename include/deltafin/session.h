@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "deltafin/engine.h"
+#include "deltafin/sampling.h"
 #include "deltafin/types.h"
 
 namespace deltafin {
@@ -23,6 +24,8 @@ class Snapshot {
 struct GenerateOptions {
   int64_t max_new_tokens = 0;
   bool stop_at_stop_tokens = true;
+  SamplingOptions sampling;  // greedy
+  int64_t top_logprobs = 0;  // with each token, log probabilities of this many; 0: none at all
   // Called for every token as it comes, stop tokens included. Return false to cancel.
   std::function<bool(TokenId)> on_token;
   // Asked between layers; return true to cancel.
@@ -30,7 +33,8 @@ struct GenerateOptions {
 };
 
 struct GenerateResult {
-  std::vector<TokenId> tokens;  // a stop token that ended it is the last one
+  std::vector<TokenId> tokens;             // a stop token that ended it is the last one
+  std::vector<PositionLogprobs> logprobs;  // of each token, if wanted
   FinishReason finish_reason = FinishReason::kLength;
   double prefill_seconds = 0;
   double decode_seconds = 0;  // of the tokens after the first
@@ -55,10 +59,12 @@ class Session {
   // Logits after the last token that entered the state. Requires one.
   virtual std::span<const float> last_logits() const = 0;
 
-  // Appends `prompt` and then the greedy choice (lowest id on ties) until a stop token,
+  // Appends `prompt` and then tokens that options.sampling chooses until a stop token,
   // max_new_tokens, a full context (both kLength) or cancellation. The last token generated is part
   // of tokens(), and enters the state with the next call. prompt must not be empty when the session
-  // is. Errors as Append, except that cancellation is a finish reason.
+  // is; an empty one goes on with the same answer, as if the call before had not ended. Errors as
+  // Append, and Error(kInvalidArgument) for an impossible option, except that cancellation is a
+  // finish reason.
   virtual GenerateResult Generate(std::span<const TokenId> prompt,
                                   const GenerateOptions& options) = 0;
 

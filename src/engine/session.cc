@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/format.h"
+#include "engine/sampler.h"
 #include "engine/session_impl.h"
 
 namespace deltafin {
@@ -17,14 +18,10 @@ struct SnapshotImpl : Snapshot {
 
   const EngineImpl* engine = nullptr;
   std::vector<TokenId> tokens;
+  size_t first_generated = 0;
   std::vector<float> last_logits;
   std::vector<std::byte> state;
 };
-
-// The lowest id wins a tie.
-TokenId Argmax(std::span<const float> logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -68,6 +65,7 @@ void SessionImpl::Append(std::span<const TokenId> tokens, int64_t chunk,
   CheckUsable();
   CheckTokens(tokens);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  first_generated_ = tokens_.size();
   CatchUp(chunk, logits, cancelled);
 }
 
@@ -107,7 +105,13 @@ GenerateResult SessionImpl::Generate(std::span<const TokenId> prompt,
   if (tokens_.empty() && prompt.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "prompt: expected at least one token, got none");
   }
+  Sampler sampler(options.sampling, engine_.config().vocab_size);
+  if (options.top_logprobs < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("logprobs: expected at least 0, got {}", options.top_logprobs));
+  }
   tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());
+  if (!prompt.empty()) first_generated_ = tokens_.size();
 
   GenerateResult result;
   const std::vector<TokenId>& stops = engine_.stop_tokens();
@@ -119,7 +123,10 @@ GenerateResult SessionImpl::Generate(std::span<const TokenId> prompt,
     while (static_cast<int64_t>(result.tokens.size()) < options.max_new_tokens &&
            !ContextIsFull()) {
       CatchUp(0, nullptr, options.cancelled);  // the token chosen last
-      const TokenId token = Argmax(last_logits_);
+      const TokenId token = sampler.Choose(last_logits_, tokens_, first_generated_);
+      if (options.top_logprobs > 0) {
+        result.logprobs.push_back(LogprobsOf(last_logits_, token, options.top_logprobs));
+      }
       tokens_.push_back(token);
       result.tokens.push_back(token);
       result.decode_seconds = SecondsSince(start);
@@ -145,6 +152,7 @@ std::unique_ptr<Snapshot> SessionImpl::Save() const {
   auto snapshot = std::make_unique<SnapshotImpl>();
   snapshot->engine = &engine_;
   snapshot->tokens = tokens_;
+  snapshot->first_generated = first_generated_;
   snapshot->last_logits = last_logits_;
   snapshot->state = state_.Save();
   return snapshot;
@@ -157,6 +165,7 @@ void SessionImpl::Restore(const Snapshot& snapshot) {
   }
   state_.Restore(saved->state);
   tokens_ = saved->tokens;
+  first_generated_ = saved->first_generated;
   last_logits_ = saved->last_logits;
   usable_ = true;
 }

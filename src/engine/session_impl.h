@@ -41,6 +41,7 @@ class SessionImpl : public Session {
   EngineImpl& engine_;
   SequenceState state_;
   std::vector<TokenId> tokens_;
+  size_t first_generated_ = 0;  // of tokens_, since the last prompt: what penalties count
   std::vector<float> last_logits_;
   bool usable_ = true;  // no pass failed half way
   TraceSink* trace_ = nullptr;
