@@ -120,6 +120,20 @@ class Run(unittest.TestCase):
         others = {tuple(run_json(*args, "--seed", str(seed))["ids"]) for seed in range(4)}
         self.assertGreater(len(others), 1)
 
+    def test_drafts_change_no_token(self):
+        text = "one two three four five six seven eight nine ten one two three four five"
+        for sampling in ((), ("--temperature", "1", "--seed", "5")):
+            args = ("run", "--prompt", text, "--max-new", "40", "--ignore-stop", *sampling)
+            off = run_json(*args, "--spec", "off")
+            self.assertEqual(off["drafts"]["passes"], 0)
+            for mode in ("auto", "1", "8"):
+                self.assertEqual(run_json(*args, "--spec", mode)["ids"], off["ids"])
+            self.assertEqual(run_json(*args, env={"K3_SPEC": "3"})["ids"], off["ids"])
+        # The small model repeats itself when it always takes the most likely token.
+        always = run_json("run", "--prompt", "Once upon a time", "--max-new", "200",
+                          "--ignore-stop", "--spec", "8")
+        self.assertGreater(always["drafts"]["accepted_tokens"], 0)
+
     def test_bias_and_logprobs(self):
         args = ("run", "--prompt", PROMPTS[0]["text"], "--max-new", "3", "--ignore-stop")
         out = run_json(*args, "--logprobs", "2")
@@ -187,6 +201,8 @@ class Run(unittest.TestCase):
             (("run", "--prompt", "a", "--logit-bias", "5:1000"), "logit bias"),
             (("run", "--prompt", "a", "--logit-bias", "99999:1"), "logit bias"),
             (("run", "--prompt", "a", "--logprobs", "-1"), "logprobs"),
+            (("run", "--prompt", "a", "--spec", "9"), "--spec"),
+            (("run", "--prompt", "a", "--spec", "fast"), "--spec"),
             (("tokenize", "--decode", "4608"), "4608"),
             (("render", "/nowhere"), "/nowhere"),
             (("info", "--model", "/nowhere"), "/nowhere"),

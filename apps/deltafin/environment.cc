@@ -13,7 +13,6 @@ struct Unused {
 // Read by other engines of this model; nothing here depends on them.
 constexpr Unused kUnused[] = {
     {"K3_TEMPLATES", "means nothing any more: the chat format is built in"},
-    {"K3_SPEC", "has no effect: this version does not use drafts"},
     {"K3_PRELOAD", "has no effect: the spine is kept in RAM once it was read"},
     {"K3_PREFETCH", "has no effect: this version does not read experts ahead"},
     {"K3_PIN_LAYERS", "has no effect: every layer of the spine is kept in RAM"},

@@ -186,6 +186,12 @@ double Rate(size_t count, double seconds) {
 
 void PrintTimings(const std::vector<TokenId>& prompt, const GenerateOptions& generate,
                   const GenerateResult& result) {
+  if (result.draft_passes > 0) {
+    std::fprintf(stderr, "%lld of %lld guessed tokens were right, in %lld passes\n",
+                 static_cast<long long>(result.accepted_tokens),
+                 static_cast<long long>(result.drafted_tokens),
+                 static_cast<long long>(result.draft_passes));
+  }
   if (generate.sampling.temperature > 0) {
     std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(generate.sampling.seed));
   }
@@ -235,6 +241,9 @@ void PrintJson(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
   }
   if (generate.sampling.temperature > 0) json["seed"] = generate.sampling.seed;
   if (generate.top_logprobs > 0) json["logprobs"] = LogprobsJson(tokenizer, result);
+  json["drafts"] = {{"passes", result.draft_passes},
+                    {"drafted_tokens", result.drafted_tokens},
+                    {"accepted_tokens", result.accepted_tokens}};
   json["timings"] = {
       {"prefill_seconds", result.prefill_seconds},
       {"prefill_tokens_per_second", Rate(prompt.size(), result.prefill_seconds)},
@@ -250,7 +259,9 @@ int Run(const RunOptions& options) {
   GenerateOptions generate;
   ApplySamplingFlags(options.sampling, &generate);
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
-  const auto engine = Engine::Open(ToEngineOptions(options.model));
+  EngineOptions engine_options = ToEngineOptions(options.model);
+  engine_options.max_draft_tokens = MaxDraftTokens(options.sampling);
+  const auto engine = Engine::Open(engine_options);
   for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
 
   const Tokenizer& tokenizer = engine->tokenizer();

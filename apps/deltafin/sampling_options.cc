@@ -57,6 +57,24 @@ void AddSamplingFlags(CLI::App& command, SamplingFlags* flags) {
                   "With --json: log probabilities of the N most likely tokens at every position")
       ->type_name("N")
       ->group("Sampling");
+  command
+      .add_option("--spec", flags->spec,
+                  "Guess tokens that the text repeats and check several in one pass, which never "
+                  "changes the text: auto (default: when it pays), off, or always up to N (1 to 8; "
+                  "K3_SPEC)")
+      ->type_name("MODE")
+      ->envname("K3_SPEC");
+}
+
+int64_t MaxDraftTokens(const SamplingFlags& flags) {
+  if (flags.spec == "auto") return kAutoDraft;
+  if (flags.spec == "off" || flags.spec == "0") return 0;
+  int64_t tokens = 0;
+  const char* const end = flags.spec.data() + flags.spec.size();
+  const auto [rest, error] = std::from_chars(flags.spec.data(), end, tokens);
+  if (error == std::errc() && rest == end && tokens >= 1 && tokens <= 8) return tokens;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--spec: expected auto, off or a number from 1 to 8, got \"" + flags.spec + "\"");
 }
 
 void ApplySamplingFlags(const SamplingFlags& flags, GenerateOptions* options) {
@@ -66,6 +84,7 @@ void ApplySamplingFlags(const SamplingFlags& flags, GenerateOptions* options) {
   }
   options->sampling.seed = flags.seed.has_value() ? *flags.seed : FreshSeed();
   options->top_logprobs = flags.logprobs;
+  options->draft_tokens = MaxDraftTokens(flags);
 }
 
 }  // namespace deltafin

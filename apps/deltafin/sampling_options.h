@@ -1,4 +1,4 @@
-// The flags that say how the next token is chosen.
+// The flags that say how the next token is chosen, and how guesses are used.
 #pragma once
 
 #include <optional>
@@ -16,12 +16,17 @@ struct SamplingFlags {
   std::vector<std::string> logit_bias;  // "ID:VALUE"
   std::optional<uint64_t> seed;
   int64_t logprobs = 0;
+  std::string spec = "auto";
 };
 
 void AddSamplingFlags(CLI::App& command, SamplingFlags* flags);
 
-// Sets sampling and top_logprobs. Without --seed every run gets a seed of its own; the options then
-// say which. Throws Error(kInvalidArgument) naming the flag.
+// The longest draft that --spec allows, as EngineOptions::max_draft_tokens. Throws
+// Error(kInvalidArgument).
+int64_t MaxDraftTokens(const SamplingFlags& flags);
+
+// Sets sampling, draft_tokens and top_logprobs. Without --seed every run gets a seed of its own;
+// the options then say which. Throws Error(kInvalidArgument) naming the flag.
 void ApplySamplingFlags(const SamplingFlags& flags, GenerateOptions* options);
 
 }  // namespace deltafin

@@ -26,7 +26,12 @@ struct GenerateOptions {
   bool stop_at_stop_tokens = true;
   SamplingOptions sampling;  // greedy
   int64_t top_logprobs = 0;  // with each token, log probabilities of this many; 0: none at all
-  // Called for every token as it comes, stop tokens included. Return false to cancel.
+  // Guesses at the next tokens that one pass may check: changes the time, never a token. 0: none;
+  // kAutoDraft: as many as pay; N: up to N whenever there is a guess, at most the engine's
+  // max_draft_tokens.
+  int64_t draft_tokens = 0;
+  // Called for every token as it comes, stop tokens included. Return false to cancel. Must not use
+  // the session.
   std::function<bool(TokenId)> on_token;
   // Asked between layers; return true to cancel.
   std::function<bool()> cancelled;
@@ -36,6 +41,9 @@ struct GenerateResult {
   std::vector<TokenId> tokens;             // a stop token that ended it is the last one
   std::vector<PositionLogprobs> logprobs;  // of each token, if wanted
   FinishReason finish_reason = FinishReason::kLength;
+  int64_t drafted_tokens = 0;   // guesses that were checked
+  int64_t accepted_tokens = 0;  // of them right
+  int64_t draft_passes = 0;
   double prefill_seconds = 0;
   double decode_seconds = 0;  // of the tokens after the first
 };

@@ -10,6 +10,9 @@ using TokenId = int32_t;
 // How the latent cache of the MLA layers is kept. kF32 is the default: it adds no rounding.
 enum class CacheFormat : uint8_t { kF32, kBf16 };
 
+// As a number of draft tokens: the engine decides.
+inline constexpr int64_t kAutoDraft = -1;
+
 // Why a generation ended.
 enum class FinishReason : uint8_t {
   kStop,       // the model ended its message or document

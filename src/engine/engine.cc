@@ -7,6 +7,7 @@
 #include "device/cpu/cpu_device.h"
 #include "engine/engine_impl.h"
 #include "engine/session_impl.h"
+#include "engine/speculation.h"
 #include "io/memory_limits.h"
 
 namespace deltafin {
@@ -16,6 +17,8 @@ constexpr int64_t kDefaultContextTokens = 8192;
 constexpr int64_t kMaxPositions = 512;
 // A pass's scratch may take this part of the budget.
 constexpr uint64_t kWorkspaceShare = 8;
+// Drafts that nobody asked for may take this part.
+constexpr uint64_t kDraftShare = 16;
 constexpr uint64_t kMaxLogitsBytes = 64ull << 20;
 
 std::string Bytes(uint64_t bytes) {
@@ -66,11 +69,14 @@ EngineImpl::EngineImpl(const EngineOptions& options)
                        options_.context_tokens));
   }
   const MemoryLimits limits = ReadMemoryLimits();
-  ChoosePassSize(options_.ram_bytes != 0 ? options_.ram_bytes : limits.limit_bytes / 2);
-  plan_ = PlanMemory(
-      *checkpoint_, limits,
-      {options_.ram_bytes, SequenceState::Bytes(c, options_.cache_format, options_.context_tokens),
-       Model::WorkspaceBytes(c, max_positions_, max_logits_positions_)});
+  const uint64_t about = options_.ram_bytes != 0 ? options_.ram_bytes : limits.limit_bytes / 2;
+  ChoosePassSize(about);
+  ChooseDraftSize(about);
+  plan_ = PlanMemory(*checkpoint_, limits,
+                     {options_.ram_bytes,
+                      SequenceState::Bytes(c, options_.cache_format, options_.context_tokens) +
+                          Speculation::Bytes(c, info_.max_draft_tokens),
+                      Model::WorkspaceBytes(c, max_positions_, max_logits_positions_)});
 
   const int threads = options_.threads != 0 ? options_.threads : UsableProcessors();
   if (threads < 1 || threads > 1024) {
@@ -95,6 +101,19 @@ void EngineImpl::ChoosePassSize(uint64_t budget_bytes) {
     const uint64_t bytes = Model::WorkspaceBytes(c, max_positions_, max_logits_positions_);
     if (bytes <= budget_bytes / kWorkspaceShare || max_positions_ == 1) return;
   }
+}
+
+// What drafts need must leave the weights their room: each draft token reads experts of its own.
+void EngineImpl::ChooseDraftSize(uint64_t budget_bytes) {
+  const int64_t wanted = options_.max_draft_tokens;
+  if (wanted < kAutoDraft || wanted > kMaxDraftTokens) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("draft tokens: expected 0 to {}, got {}", kMaxDraftTokens, wanted));
+  }
+  info_.max_draft_tokens = wanted == kAutoDraft ? kMaxDraftTokens : wanted;
+  const bool fits = Speculation::Bytes(config(), kMaxDraftTokens) <= budget_bytes / kDraftShare;
+  if (wanted == kAutoDraft && !fits) info_.max_draft_tokens = 0;
+  info_.max_draft_tokens = std::min(info_.max_draft_tokens, max_logits_positions_ - 1);
 }
 
 void EngineImpl::FillInfo() {
@@ -143,8 +162,8 @@ std::vector<PlanLine> EngineImpl::plan() const {
       {"left to the system", plan_.reserve_bytes, ""},
       {"budget", plan_.budget_bytes, ""},
       {"session state", plan_.state_bytes,
-       format("{} tokens of context, latent cache {}", info_.context_tokens,
-              options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16")},
+       format("{} tokens of context, latent cache {}, drafts of {}", info_.context_tokens,
+              options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16", info_.max_draft_tokens)},
       {"working memory", plan_.workspace_bytes, format("passes of {} positions", max_positions_)},
       {"spine", plan_.spine_bytes, "resident"},
       {"expert slots", plan_.expert_bytes, format("{} experts", plan_.expert_slots)},

@@ -38,6 +38,7 @@ class EngineImpl : public Engine {
 
  private:
   void ChoosePassSize(uint64_t budget_bytes);
+  void ChooseDraftSize(uint64_t budget_bytes);
   void FillInfo();
 
   EngineOptions options_;
