@@ -107,5 +107,3 @@ BENCHMARK_CAPTURE(MergePieces, Heap, &Bpe::MergeByHeap)->RangeMultiplier(2)->Ran
 
 }  // namespace
 }  // namespace deltafin
-
-BENCHMARK_MAIN();

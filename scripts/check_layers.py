@@ -40,6 +40,7 @@ THIRD_PARTY = {
     "nlohmann": "include/deltafin",
     "openssl": "src/io",
     "xxhash.h": "src/io",
+    "liburing.h": "src/io",
     "boost": "src/text",
     "CLI": "apps",
     # Kernels are compiled once per instruction set: an inline function that a C++ header brings
@@ -48,11 +49,11 @@ THIRD_PARTY = {
     "stddef.h": "src/device/cpu",
 }
 # Measures what the kernels of an instruction set could reach at most.
-PEAK_LOOPS = ("bench/peak.cc",)
+PEAK_LOOPS = ("src/device/cpu/peak_loops.cc",)
 
-# Instruction sets are named where kernels are, and where benchmarks measure the machine's limits.
+# Instruction sets are named where kernels are.
 INTRINSICS = ["immintrin.h", "arm_neon.h"]
-INTRINSICS_FOLDERS = ["src/device/cpu", "bench"]
+INTRINSICS_FOLDERS = ["src/device/cpu"]
 
 # The reference model in tests/ shares no code with the engine, so it reads its files by itself.
 REFERENCE_THIRD_PARTY = ["nlohmann"]

@@ -6,6 +6,7 @@ DELTAFIN_SOURCE_DIR in the environment.
 
 import json
 import os
+import platform
 import shlex
 import signal
 import struct
@@ -108,6 +109,10 @@ class Run(unittest.TestCase):
     def test_threads_and_cache_do_not_change_the_text(self):
         texts = {run("run", "--prompt", "Once upon a time", "--max-new", "12", *flags).stdout
                  for flags in ((), ("--threads", "1"), ("--threads", "3"), ("--isa", "plain"))}
+        if platform.machine() == "x86_64" and "qemu" not in PROGRAM[0]:
+            if " avx2 " in open("/proc/cpuinfo").read():
+                texts.add(run("run", "--prompt", "Once upon a time", "--max-new", "12", "--isa",
+                              "avx2").stdout)
         self.assertEqual(len(texts), 1)
         run("run", "--prompt", "Once upon a time", "--max-new", "4", "--cache", "bf16")
 

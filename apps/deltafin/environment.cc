@@ -14,7 +14,6 @@ struct Unused {
 constexpr Unused kUnused[] = {
     {"K3_TEMPLATES", "means nothing any more: the chat format is built in"},
     {"K3_PRELOAD", "has no effect: the spine is kept in RAM once it was read"},
-    {"K3_PREFETCH", "has no effect: this version does not read experts ahead"},
     {"K3_PIN_LAYERS", "has no effect: every layer of the spine is kept in RAM"},
     {"K3_PROFILE", "has no effect: this version has no profile"},
     {"K3_HF_HOST", "has no effect: this version fetches nothing"},

@@ -26,7 +26,10 @@ int Main(int argc, char** argv) {
   AddRunCommand(app, &status);
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
+  AddSessionsCommand(app, &status);
   AddInfoCommand(app, &status);
+  AddBenchCommand(app, &status);
+  AddTraceCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -42,6 +42,14 @@ CacheFormat ParseCache(const std::string& text) {
   throw Error(ErrorCode::kInvalidArgument, "--cache: expected f32 or bf16, got \"" + text + "\"");
 }
 
+// Settings for other programs of this kind say 0 and 1.
+Prefetch ParsePrefetch(const std::string& text) {
+  if (text == "auto" || text == "on" || text == "1") return Prefetch::kAuto;
+  if (text == "off" || text == "0") return Prefetch::kOff;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--prefetch: expected auto or off, got \"" + text + "\"");
+}
+
 void CheckDevice(const std::string& text) {
   if (text == "auto" || text == "cpu") return;
   const bool gpu = text == "mps" || text == "cuda" || text.starts_with("gpu");
@@ -112,6 +120,12 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
       ->type_name("NAME")
       ->envname("K3_SPINE");
   command
+      .add_option("--prefetch", options->prefetch,
+                  "Reading experts before the router has picked them: auto (default) or off; never "
+                  "changes a result (K3_PREFETCH)")
+      ->type_name("WHEN")
+      ->envname("K3_PREFETCH");
+  command
       .add_option("--isa", options->isa,
                   "Kernels: plain, avx2, avx512 or neon (default: the best; all give the same "
                   "bits)")
@@ -125,6 +139,7 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   engine.context_tokens = options.context;
   engine.cache_format = ParseCache(options.cache);
   engine.cpu_isa = options.isa;
+  engine.prefetch = ParsePrefetch(options.prefetch);
   CheckDevice(options.device);
   CheckSpine(options.spine);
   if (!options.ram.empty()) {

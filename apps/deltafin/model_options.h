@@ -16,6 +16,7 @@ struct ModelOptions {
   std::string cache = "f32";
   std::string device = "auto";
   std::string spine = "auto";
+  std::string prefetch = "auto";
   std::string isa;
   int threads = 0;
   int64_t context = 0;

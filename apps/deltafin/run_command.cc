@@ -1,7 +1,10 @@
 // deltafin run: a prompt in, text out, token by token.
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 #include <optional>
 
@@ -13,6 +16,7 @@
 #include "interrupt.h"
 #include "model_options.h"
 #include "sampling_options.h"
+#include "saved_run.h"
 #include "token_ids.h"
 
 namespace deltafin {
@@ -23,6 +27,7 @@ constexpr int64_t kDefaultNewTokens = 256;
 struct RunOptions {
   ModelOptions model;
   SamplingFlags sampling;
+  SessionFlags session;
   std::string text;  // positional
   std::string prompt;
   std::string prompt_file;
@@ -30,6 +35,7 @@ struct RunOptions {
   std::string system;
   std::string effort = "max";
   std::string logits;
+  std::string trace;
   bool chat = false;
   bool no_think = false;
   bool ignore_stop = false;
@@ -37,10 +43,14 @@ struct RunOptions {
   std::optional<int64_t> max_new;
 };
 
+int NumPrompts(const RunOptions& options) {
+  return !options.text.empty() + !options.prompt.empty() + !options.prompt_file.empty() +
+         !options.ids.empty();
+}
+
 // The prompt's text from whichever source was given; exactly one must be.
 std::string PromptText(const RunOptions& options) {
-  const int sources = !options.text.empty() + !options.prompt.empty() +
-                      !options.prompt_file.empty() + !options.ids.empty();
+  const int sources = NumPrompts(options);
   if (sources != 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 "run: expected one prompt (TEXT, -, --prompt, --prompt-file or --ids), got " +
@@ -168,6 +178,34 @@ class LogitsFile {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 
+// The router's picks as JSON lines, for deltafin trace.
+class PicksFile {
+ public:
+  explicit PicksFile(const std::string& path)
+      : path_(path), file_(path, std::ios::binary | std::ios::trunc) {
+    Check();
+  }
+  void Write(const RouterPicks& picks) {
+    file_ << Json{{"step", picks.position},
+                  {"layer", picks.layer},
+                  {"ids", std::vector<int32_t>(picks.ids.begin(), picks.ids.end())},
+                  {"w", std::vector<float>(picks.weights.begin(), picks.weights.end())}}
+                 .dump()
+          << '\n';
+  }
+  void Close() {
+    file_.close();
+    Check();
+  }
+
+ private:
+  void Check() const {
+    if (!file_) throw Error(ErrorCode::kIo, "--trace " + path_ + ": cannot be written");
+  }
+  std::string path_;
+  std::ofstream file_;
+};
+
 const char* FinishName(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:
@@ -224,7 +262,45 @@ Json LogprobsJson(const Tokenizer& tokenizer, const GenerateResult& result) {
   return positions;
 }
 
-void PrintJson(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
+double Percent(uint64_t part, uint64_t of) {
+  return of > 0 ? 100 * static_cast<double>(part) / static_cast<double>(of) : 0;
+}
+
+void PrintExperts(const ExpertStoreCounters& counters) {
+  std::fprintf(stderr,
+               "experts: %.1f %% of %llu were in RAM (%.1f %% read ahead), %.2f GB read, %.2f s "
+               "waited\n",
+               Percent(counters.hits, counters.requested),
+               static_cast<unsigned long long>(counters.requested),
+               Percent(counters.ahead_hits, counters.requested),
+               static_cast<double>(counters.bytes_read()) / 1e9, counters.wait_seconds);
+}
+
+Json ExpertsJson(const Engine& engine) {
+  const ExpertStoreCounters all = engine.expert_counters();
+  Json layers = Json::array();
+  const std::vector<LayerExpertCounters> counters = engine.layer_expert_counters();
+  for (size_t layer = 0; layer < counters.size(); ++layer) {
+    const LayerExpertCounters& c = counters[layer];
+    if (c.requested == 0) continue;
+    layers.push_back({{"layer", layer},
+                      {"requested", c.requested},
+                      {"hits", c.hits},
+                      {"ahead_hits", c.ahead_hits},
+                      {"ahead_late", c.ahead_late},
+                      {"foretold", c.foretold},
+                      {"foretold_of", c.foretold_of},
+                      {"wait_seconds", c.wait_seconds},
+                      {"hints_on", c.hints_on}});
+  }
+  return {{"requested", all.requested},       {"hits", all.hits},
+          {"ahead_hits", all.ahead_hits},     {"ahead_late", all.ahead_late},
+          {"bytes_demand", all.bytes_demand}, {"bytes_ahead", all.bytes_ahead},
+          {"bytes_wasted", all.bytes_wasted}, {"bytes_warm", all.bytes_warm},
+          {"wait_seconds", all.wait_seconds}, {"layers", layers}};
+}
+
+void PrintJson(const Engine& engine, const std::vector<TokenId>& prompt,
                const GenerateOptions& generate, const GenerateResult& result,
                const Output& output) {
   Json json{{"prompt_ids", prompt},
@@ -240,7 +316,7 @@ void PrintJson(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
     json["tool_calls"] = calls;
   }
   if (generate.sampling.temperature > 0) json["seed"] = generate.sampling.seed;
-  if (generate.top_logprobs > 0) json["logprobs"] = LogprobsJson(tokenizer, result);
+  if (generate.top_logprobs > 0) json["logprobs"] = LogprobsJson(engine.tokenizer(), result);
   json["drafts"] = {{"passes", result.draft_passes},
                     {"drafted_tokens", result.drafted_tokens},
                     {"accepted_tokens", result.accepted_tokens}};
@@ -249,64 +325,142 @@ void PrintJson(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
       {"prefill_tokens_per_second", Rate(prompt.size(), result.prefill_seconds)},
       {"decode_seconds", result.decode_seconds},
       {"decode_tokens_per_second", Rate(result.tokens.size(), result.decode_seconds)}};
+  json["experts"] = ExpertsJson(engine);
   std::cout << json.dump() << std::endl;
 }
 
+// What this run adds to the conversation, and how its answer is read.
+struct Turn {
+  std::vector<TokenId> prompt;  // empty: the answer goes on
+  std::unique_ptr<ChatParser> parser;
+  bool chat = false;
+  bool thinking = true;
+};
+
+Turn FirstTurn(const RunOptions& options, const std::string& text, ReasoningEffort effort,
+               const Tokenizer& tokenizer) {
+  Turn turn;
+  turn.chat = options.chat;
+  if (options.chat) {
+    const RenderedChat chat = RenderSimpleChat({options.system, text, effort, !options.no_think});
+    turn.prompt = chat.Encode(tokenizer);
+    turn.thinking = chat.thinking;
+    turn.parser = ChatParser::Create(tokenizer, chat.thinking);
+  } else {
+    turn.prompt =
+        options.ids.empty() ? tokenizer.Encode(text, Specials::kPlain) : ParseTokenIds(options.ids);
+  }
+  return turn;
+}
+
+bool Contains(const std::vector<TokenId>& ids, TokenId id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+Turn NextTurn(const RunOptions& options, const std::string& text, const SavedRun& saved,
+              const Session& session, const Engine& engine) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "--session: " + why);
+  };
+  if (!options.system.empty()) refuse("--system belongs to the first turn, this one has begun");
+  if (options.chat && !saved.chat) refuse("it is a plain text, which --chat cannot go on with");
+  if (saved.chat && !options.ids.empty()) refuse("--ids does not go with a chat");
+  const bool complete = Contains(engine.stop_tokens(), session.tokens().back());
+  Turn turn;
+  if (NumPrompts(options) == 0) {
+    if (complete && !options.ignore_stop) refuse("the last answer is complete: pass a prompt");
+    turn.chat = saved.chat;
+    turn.thinking = saved.thinking;
+    if (!saved.chat) return turn;
+    // The parser must know what was said before the cut.
+    turn.parser = ChatParser::Create(engine.tokenizer(), saved.thinking);
+    const std::span<const TokenId> ids = session.tokens();
+    for (TokenId id : ids.subspan(session.first_generated())) (void)turn.parser->Push(id);
+    return turn;
+  }
+  if (saved.chat && !complete) {
+    refuse("the last answer was cut off: let it finish first (the same command without a prompt)");
+  }
+  RunOptions next = options;
+  next.chat = saved.chat;
+  // The effort was stated in the first turn.
+  return FirstTurn(next, text, ReasoningEffort::kNone, engine.tokenizer());
+}
+
+// Without --seed a conversation keeps the seed that it began with.
+void ShareSeed(const RunOptions& options, SavedRun& saved, GenerateOptions* generate) {
+  if (saved.exists() && !options.sampling.seed.has_value()) generate->sampling.seed = saved.seed;
+  saved.seed = generate->sampling.seed;
+}
+
 int Run(const RunOptions& options) {
-  CheckChatFlags(options);
-  const std::string text = PromptText(options);
+  EngineOptions engine_options = ToEngineOptions(options.model);
+  engine_options.max_draft_tokens = MaxDraftTokens(options.sampling);
+  std::optional<SavedRun> saved;
+  if (!options.session.name.empty()) saved.emplace(options.session, engine_options.model_dir);
+  const bool resumed = saved && saved->exists();
+  if (!resumed) CheckChatFlags(options);
+  const std::string text = resumed && NumPrompts(options) == 0 ? "" : PromptText(options);
   const ReasoningEffort effort = ParseEffort(options.effort);
   GenerateOptions generate;
   ApplySamplingFlags(options.sampling, &generate);
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
-  EngineOptions engine_options = ToEngineOptions(options.model);
-  engine_options.max_draft_tokens = MaxDraftTokens(options.sampling);
   const auto engine = Engine::Open(engine_options);
   for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
 
   const Tokenizer& tokenizer = engine->tokenizer();
-  std::vector<TokenId> prompt;
-  std::unique_ptr<ChatParser> parser;
-  if (options.chat) {
-    const RenderedChat chat = RenderSimpleChat({options.system, text, effort, !options.no_think});
-    prompt = chat.Encode(tokenizer);
-    parser = ChatParser::Create(tokenizer, chat.thinking);
-  } else {
-    prompt =
-        options.ids.empty() ? tokenizer.Encode(text, Specials::kPlain) : ParseTokenIds(options.ids);
+  const auto session = engine->NewSession();
+  if (resumed) saved->Restore(*session);
+  Turn turn = resumed ? NextTurn(options, text, *saved, *session, *engine)
+                      : FirstTurn(options, text, effort, tokenizer);
+  const std::vector<TokenId>& prompt = turn.prompt;
+  if (saved) {
+    ShareSeed(options, *saved, &generate);
+    saved->chat = turn.chat;
+    saved->thinking = turn.thinking;
   }
 
   CatchInterrupts();
   const auto cancelled = [] { return InterruptSignal() != 0; };
-  const auto session = engine->NewSession();
-  Output output(tokenizer, std::move(parser), !options.json);
+  Output output(tokenizer, std::move(turn.parser), !options.json);
   generate.stop_at_stop_tokens = !options.ignore_stop;
   // An answer ends by itself; a raw continuation need not.
   generate.max_new_tokens =
-      options.max_new.value_or(options.chat ? engine->info().context_tokens : kDefaultNewTokens);
+      options.max_new.value_or(turn.chat ? engine->info().context_tokens : kDefaultNewTokens);
   generate.cancelled = cancelled;
   const std::vector<TokenId>& stops = engine->stop_tokens();
   generate.on_token = [&](TokenId id) {
-    const bool is_stop =
-        !options.ignore_stop && std::find(stops.begin(), stops.end(), id) != stops.end();
-    output.Push(id, is_stop);
+    output.Push(id, !options.ignore_stop && Contains(stops, id));
     return !cancelled();
   };
 
+  std::optional<PicksFile> picks;
+  if (!options.trace.empty()) {
+    picks.emplace(options.trace);
+    session->SetOnRouterPicks([&](const RouterPicks& row) { picks->Write(row); });
+  }
   std::span<const TokenId> unread = prompt;
+  double logits_seconds = 0;
   if (!options.logits.empty()) {
+    const auto start = std::chrono::steady_clock::now();
     LogitsFile file(options.logits);
     session->Append(
         prompt, 0, [&](int64_t, std::span<const float> row) { file.Write(row); }, cancelled);
     file.Close();
     unread = {};
+    logits_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  const GenerateResult result = session->Generate(unread, generate);
+  GenerateResult result =
+      saved ? saved->Generate(*session, unread, generate) : session->Generate(unread, generate);
+  result.prefill_seconds += logits_seconds;
   output.Finish();
+  if (picks) picks->Close();
   if (options.json) {
-    PrintJson(tokenizer, prompt, generate, result, output);
+    PrintJson(*engine, prompt, generate, result, output);
   } else {
     PrintTimings(prompt, generate, result);
+    PrintExperts(engine->expert_counters());
   }
   return result.finish_reason == FinishReason::kCancelled ? 128 + InterruptSignal() : 0;
 }
@@ -339,10 +493,15 @@ void AddRunCommand(CLI::App& app, int* status) {
                    "Write the logits of every prompt position: raw little-endian float32 "
                    "[positions, vocabulary]")
       ->type_name("FILE");
+  command
+      ->add_option("--trace", options->trace,
+                   "Write what the router picked for every token, as JSON lines (deltafin trace)")
+      ->type_name("FILE");
   command->add_flag("--json", options->json,
                     "One JSON object on stdout: prompt_ids, ids, text, reasoning, finish_reason, "
-                    "timings");
+                    "timings, experts");
   AddSamplingFlags(*command, &options->sampling);
+  AddSessionFlags(*command, &options->session);
   AddModelOptions(*command, &options->model);
   command->callback([options, status] { *status = Run(*options); });
 }

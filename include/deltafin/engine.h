@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "deltafin/error.h"
+#include "deltafin/expert_counters.h"
 #include "deltafin/tokenizer.h"
 #include "deltafin/types.h"
 
@@ -23,6 +24,7 @@ struct EngineOptions {
   // Room for drafts of this many tokens (at most 8; docs/decoding.md); 0: none. kAutoDraft: 8 if
   // they take little of the memory, else none.
   int64_t max_draft_tokens = 0;
+  Prefetch prefetch = Prefetch::kAuto;
   std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 
@@ -66,6 +68,9 @@ class Engine {
   // One or two lines for people: model, spine, device, threads, RAM, numerics.
   virtual std::vector<std::string> Describe() const = 0;
   virtual std::vector<PlanLine> plan() const = 0;
+  // Since the engine was opened, in all and by layer. Thread-safe.
+  virtual ExpertStoreCounters expert_counters() const { return {}; }
+  virtual std::vector<LayerExpertCounters> layer_expert_counters() const { return {}; }
   // An empty timeline. The engine must outlive it.
   virtual std::unique_ptr<Session> NewSession() = 0;
 };

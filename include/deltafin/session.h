@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "deltafin/engine.h"
@@ -48,6 +49,16 @@ struct GenerateResult {
   double decode_seconds = 0;  // of the tokens after the first
 };
 
+// What the router of one layer picked for one token.
+struct RouterPicks {
+  int64_t position = 0;  // in the session, from 0
+  int64_t layer = 0;
+  std::span<const int32_t> ids;    // descending by the router's score
+  std::span<const float> weights;  // of the same
+};
+// Called on the thread that runs the pass, layer after layer, and within a layer token after token.
+using OnRouterPicks = std::function<void(const RouterPicks&)>;
+
 // Not thread-safe.
 class Session {
  public:
@@ -76,8 +87,22 @@ class Session {
   virtual GenerateResult Generate(std::span<const TokenId> prompt,
                                   const GenerateOptions& options) = 0;
 
+  // Reports the picks of all passes from now on; empty ends it.
+  virtual void SetOnRouterPicks(const OnRouterPicks&) {}
+
   virtual std::unique_ptr<Snapshot> Save() const = 0;
   virtual void Restore(const Snapshot& snapshot) = 0;
+
+  // Where the text since the last prompt begins: what was generated, as an index of tokens().
+  virtual size_t first_generated() const = 0;
+  // Writes the session to a file (saved_sessions.h says where they lie), which is there whole or
+  // not at all; `note` is kept for the caller. Folders are made. Throws Error(kIo), or as Save.
+  virtual void SaveTo(const std::string& path, const std::string& note) const = 0;
+  // Goes on where a file was saved, with the same bits as if it had never been. Returns its note.
+  // Throws Error(kNotFound); Error(kCorrupt) when the file is damaged; Error(kInvalidArgument) when
+  // it was computed with another model, latent cache or spine; Error(kOutOfMemory) when it is
+  // longer than the context that was planned for. The session is then as it was.
+  virtual std::string RestoreFrom(const std::string& path) = 0;
 };
 
 }  // namespace deltafin

@@ -29,17 +29,6 @@ std::string Bytes(uint64_t bytes) {
   return format("{:.1f} kB", b / 1e3);
 }
 
-std::unique_ptr<Device> MakeDevice(ThreadPool& pool, const std::string& isa_name) {
-  if (isa_name.empty()) return MakeCpuDevice(pool);
-  std::string known;
-  for (CpuIsa isa : AvailableCpuIsas()) {
-    if (CpuIsaName(isa) == isa_name) return MakeCpuDevice(pool, isa);
-    known += format("{}{}", known.empty() ? "" : ", ", CpuIsaName(isa));
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              format("instruction set: expected one of {}, got \"{}\"", known, isa_name));
-}
-
 }  // namespace
 
 std::unique_ptr<Engine> Engine::Open(const EngineOptions& options) {
@@ -84,9 +73,12 @@ EngineImpl::EngineImpl(const EngineOptions& options)
                 format("threads: expected 1 to 1024, got {}", threads));
   }
   pool_ = std::make_unique<ThreadPool>(threads);
-  device_ = MakeDevice(*pool_, options_.cpu_isa);
+  device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
   spine_ = MakeResidentSpineStore(*checkpoint_);
-  experts_ = MakeExpertStore(*checkpoint_, plan_.expert_slots);
+  queue_ = MakeReadQueue({});
+  experts_ = MakeExpertStore(
+      *checkpoint_, *queue_,
+      {plan_.expert_slots, options_.prefetch, JoinPath(options_.model_dir, ".deltafin/heat")});
   model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_);
   FillInfo();
 }

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "deltafin/engine.h"
 #include "device/device.h"
+#include "engine/session_file.h"
+#include "io/read_queue.h"
 #include "model/model.h"
 #include "store/checkpoint.h"
 #include "store/expert_store.h"
@@ -26,11 +29,17 @@ class EngineImpl : public Engine {
   std::vector<std::string> Describe() const override;
   std::vector<PlanLine> plan() const override;
   std::unique_ptr<Session> NewSession() override;
+  ExpertStoreCounters expert_counters() const override { return experts_->counters(); }
+  std::vector<LayerExpertCounters> layer_expert_counters() const override {
+    return experts_->layer_counters();
+  }
 
   // For sessions.
   const ModelConfig& config() const { return checkpoint_->config(); }
   Model& model() { return *model_; }
   Device& device() { return *device_; }
+  // What a saved session must have been computed with. Reads the shards' headers once.
+  const SessionOrigin& session_origin();
   CacheFormat cache_format() const { return options_.cache_format; }
   // Positions of a pass that the plan has room for, and of those with logits.
   int64_t max_positions() const { return max_positions_; }
@@ -42,6 +51,8 @@ class EngineImpl : public Engine {
   void FillInfo();
 
   EngineOptions options_;
+  std::once_flag origin_once_;
+  SessionOrigin origin_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<TokenId> stop_tokens_;
@@ -52,6 +63,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<SpineStore> spine_;
+  std::unique_ptr<ReadQueue> queue_;
   std::unique_ptr<ExpertStore> experts_;
   std::unique_ptr<Model> model_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/format.h"
 #include "engine/ngram_source.h"
@@ -29,8 +30,37 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
+// Cuts a layer's picks into tokens. The state knows the first one's position until the pass ends.
+class SessionImpl::PicksSink : public TraceSink {
+ public:
+  PicksSink(const SequenceState& state, OnRouterPicks callback)
+      : state_(state), callback_(std::move(callback)) {}
+
+  bool WantsActivations() const override { return false; }
+  void OnActivations(int64_t, TracePoint, std::span<const float>, int64_t) override {}
+  void OnPicks(int64_t layer, std::span<const int32_t> ids, std::span<const float> weights,
+               int64_t top_k) override {
+    const size_t count = static_cast<size_t>(top_k);
+    for (size_t row = 0; row * count < ids.size(); ++row) {
+      callback_({state_.num_tokens() + static_cast<int64_t>(row), layer,
+                 ids.subspan(row * count, count), weights.subspan(row * count, count)});
+    }
+  }
+
+ private:
+  const SequenceState& state_;
+  const OnRouterPicks callback_;
+};
+
 SessionImpl::SessionImpl(EngineImpl& engine)
     : engine_(engine), state_(engine.config(), engine.device(), engine.cache_format()) {}
+
+SessionImpl::~SessionImpl() = default;
+
+void SessionImpl::SetOnRouterPicks(const OnRouterPicks& callback) {
+  picks_sink_ = callback ? std::make_unique<PicksSink>(state_, callback) : nullptr;
+  trace_ = picks_sink_.get();
+}
 
 void SessionImpl::CheckUsable() const {
   if (usable_) return;
@@ -181,6 +211,7 @@ std::vector<TokenId> SessionImpl::NextDraft(const GenerateOptions& options, int6
   if (options.draft_tokens == 0 || engine_.info().max_draft_tokens == 0 || pending() != 1) {
     return {};
   }
+  if (trace_ != nullptr) return {};  // an observer sees every token once
   if (speculation_ == nullptr) set_draft_source(std::make_unique<NgramSource>());
   // A pass yields one token more than it has guesses.
   const int64_t room = engine_.info().context_tokens - std::ssize(tokens_);

@@ -16,6 +16,7 @@ namespace deltafin {
 class SessionImpl : public Session {
  public:
   explicit SessionImpl(EngineImpl& engine);
+  ~SessionImpl() override;
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   void Append(std::span<const TokenId> tokens, int64_t chunk,
@@ -25,6 +26,11 @@ class SessionImpl : public Session {
   GenerateResult Generate(std::span<const TokenId> prompt, const GenerateOptions& options) override;
   std::unique_ptr<Snapshot> Save() const override;
   void Restore(const Snapshot& snapshot) override;
+  size_t first_generated() const override { return first_generated_; }
+  void SaveTo(const std::string& path, const std::string& note) const override;
+  std::string RestoreFrom(const std::string& path) override;
+
+  void SetOnRouterPicks(const OnRouterPicks& callback) override;
 
   // Observes the passes from now on; null ends it. For tests.
   void set_trace(TraceSink* trace) { trace_ = trace; }
@@ -33,6 +39,7 @@ class SessionImpl : public Session {
   void set_draft_source(std::unique_ptr<DraftSource> source);
 
  private:
+  class PicksSink;
   // Tokens that are in tokens_ and not yet in the state.
   int64_t pending() const { return static_cast<int64_t>(tokens_.size()) - state_.num_tokens(); }
   bool ContextIsFull() const;
@@ -61,6 +68,7 @@ class SessionImpl : public Session {
   bool usable_ = true;  // no pass failed half way
   TraceSink* trace_ = nullptr;
   std::unique_ptr<Speculation> speculation_;  // from the first generation that wants drafts
+  std::unique_ptr<TraceSink> picks_sink_;     // behind SetOnRouterPicks
 };
 
 }  // namespace deltafin

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <limits>
+#include <mutex>
 #include <system_error>
 
 #include "base/format.h"
@@ -18,28 +20,76 @@ static_assert(sizeof(off_t) == 8, "shards are larger than 2 GiB");
 
 namespace {
 
-// Linux moves at most 0x7ffff000 bytes per call and macOS refuses 2 GiB and more.
-constexpr size_t kMaxBytesPerCall = size_t{1} << 30;
+int OpenRetrying(const std::string& path, int flags) {
+  int descriptor = -1;
+  do {
+    descriptor = ::open(path.c_str(), flags | O_RDONLY | O_CLOEXEC);
+  } while (descriptor < 0 && errno == EINTR);
+  return descriptor;
+}
 
-std::string Reason(int error) { return std::error_code(error, std::generic_category()).message(); }
+// A second descriptor of the file behind `descriptor`, past the page cache; -1 where the file
+// system refuses: some say so when the file is opened, some at the first read.
+int OpenDirect(const std::string& path, int descriptor) {
+#if defined(O_DIRECT)
+  const int direct = OpenRetrying(path, O_DIRECT | O_NONBLOCK);
+  if (direct < 0) return -1;
+  struct stat one = {};
+  struct stat other = {};
+  const bool same = ::fstat(descriptor, &one) == 0 && ::fstat(direct, &other) == 0 &&
+                    one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+  alignas(kReadAlignment) std::byte page[kReadAlignment];
+  if (same && (::pread(direct, page, sizeof(page), 0) >= 0 || errno != EINVAL)) return direct;
+  ::close(direct);
+#elif defined(F_NOCACHE)
+  const int direct = ::dup(descriptor);
+  if (direct < 0) return -1;
+  if (::fcntl(direct, F_NOCACHE, 1) == 0) return direct;
+  ::close(direct);
+#endif
+  return -1;
+}
+
+PreadFunction PreadOf(int descriptor) {
+  return
+      [descriptor](void* to, size_t bytes, off_t at) { return ::pread(descriptor, to, bytes, at); };
+}
 
 class PosixFile final : public ReadableFile {
  public:
   PosixFile(int descriptor, uint64_t size, std::string path)
       : descriptor_(descriptor), size_(size), path_(std::move(path)) {}
-  ~PosixFile() override { ::close(descriptor_); }
+  ~PosixFile() override {
+    ::close(descriptor_);
+    if (direct_ >= 0) ::close(direct_);
+  }
   PosixFile(const PosixFile&) = delete;
   PosixFile& operator=(const PosixFile&) = delete;
 
   void ReadAt(uint64_t offset, std::span<std::byte> dst) const override {
-    ReadFully(
-        [this](void* to, size_t bytes, off_t at) { return ::pread(descriptor_, to, bytes, at); },
-        path_, offset, dst);
+    ReadFully(PreadOf(descriptor_), path_, offset, dst);
   }
   uint64_t size() const override { return size_; }
   const std::string& path() const override { return path_; }
 
+  void ReadDirect(uint64_t offset, std::span<std::byte> dst, size_t needed) const override {
+    const int direct = Descriptor(ReadMode::kDirect);
+    if (direct >= 0) {
+      if (ReadDirectFully(PreadOf(direct), path_, offset, dst, needed)) return;
+      refused_ = true;
+    }
+    ReadAt(offset, dst.first(needed));
+  }
+  int Descriptor(ReadMode mode) const override {
+    if (mode == ReadMode::kBuffered) return descriptor_;
+    std::call_once(direct_opened_, [this] { direct_ = OpenDirect(path_, descriptor_); });
+    return refused_ ? -1 : direct_;
+  }
+
  private:
+  mutable std::once_flag direct_opened_;
+  mutable int direct_ = -1;
+  mutable std::atomic<bool> refused_ = false;  // by a read, after the file was opened
   const int descriptor_;
   const uint64_t size_;
   const std::string path_;
@@ -48,23 +98,20 @@ class PosixFile final : public ReadableFile {
 class PosixFileSystem final : public FileSystem {
  public:
   std::unique_ptr<ReadableFile> OpenForReading(const std::string& path) override {
-    int descriptor = -1;
-    do {
-      // O_NONBLOCK: a pipe in place of a file must fail the check below, not block here.
-      descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    } while (descriptor < 0 && errno == EINTR);
+    // O_NONBLOCK: a pipe in place of a file must fail the check below, not block here.
+    const int descriptor = OpenRetrying(path, O_NONBLOCK);
     if (descriptor < 0) {
       const int error = errno;
       const bool missing = error == ENOENT || error == ENOTDIR;
       throw Error(missing ? ErrorCode::kNotFound : ErrorCode::kIo,
-                  format("{}: cannot open: {}", path, Reason(error)));
+                  format("{}: cannot open: {}", path, ReasonOf(error)));
     }
     struct stat status = {};
     const int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
     if (error != 0 || !S_ISREG(status.st_mode)) {
       ::close(descriptor);
       throw Error(ErrorCode::kIo, format("{}: cannot open: {}", path,
-                                         error != 0 ? Reason(error) : "not a regular file"));
+                                         error != 0 ? ReasonOf(error) : "not a regular file"));
     }
     return std::make_unique<PosixFile>(descriptor, static_cast<uint64_t>(status.st_size), path);
   }
@@ -77,28 +124,63 @@ class PosixFileSystem final : public FileSystem {
 
 }  // namespace
 
+std::span<std::byte> ReadCursor::dst() const {
+  return dst_.subspan(resume_, std::min(dst_.size() - resume_, kMaxBytesPerCall));
+}
+
+bool ReadCursor::Advance(size_t bytes) {
+  const size_t total = resume_ + bytes;
+  if (total <= got_) return false;
+  got_ = total;
+  resume_ = total / alignment_ * alignment_;
+  return true;
+}
+
 void ReadFully(const PreadFunction& pread, const std::string& path, uint64_t offset,
                std::span<std::byte> dst) {
   constexpr uint64_t kMaxOffset = std::numeric_limits<off_t>::max();
-  const auto fail = [&](size_t done, const std::string& reason) {
-    throw Error(ErrorCode::kIo, format("{}: reading {} bytes at offset {}: got {} bytes, then {}",
-                                       path, dst.size(), offset, done, reason));
+  ReadCursor cursor(offset, dst, dst.size(), 1);
+  const auto fail = [&](const std::string& reason) {
+    FailRead(path, offset, dst.size(), cursor.got(), reason);
   };
   if (offset > kMaxOffset || dst.size() > kMaxOffset - offset) {
-    fail(0, "the end of what a file can hold");
+    fail("the end of what a file can hold");
   }
-  size_t done = 0;
-  while (done < dst.size()) {
-    const size_t want = std::min(dst.size() - done, kMaxBytesPerCall);
-    const ssize_t got = pread(dst.data() + done, want, static_cast<off_t>(offset + done));
-    if (got > 0) {
-      done += static_cast<size_t>(got);
-    } else if (got == 0) {
-      fail(done, "the file ended");
-    } else if (errno != EINTR) {
-      fail(done, Reason(errno));
+  while (!cursor.complete()) {
+    const std::span<std::byte> to = cursor.dst();
+    const ssize_t got = pread(to.data(), to.size(), static_cast<off_t>(cursor.offset()));
+    if (got < 0) {
+      if (errno != EINTR) fail(ReasonOf(errno));
+    } else if (!cursor.Advance(static_cast<size_t>(got))) {
+      fail(kFileEnded);
     }
   }
+}
+
+bool ReadDirectFully(const PreadFunction& pread, const std::string& path, uint64_t offset,
+                     std::span<std::byte> dst, size_t needed) {
+  ReadCursor cursor(offset, dst, needed, kReadAlignment);
+  while (!cursor.complete()) {
+    const std::span<std::byte> to = cursor.dst();
+    const ssize_t got = pread(to.data(), to.size(), static_cast<off_t>(cursor.offset()));
+    if (got < 0) {
+      if (errno == EINVAL) return false;
+      if (errno != EINTR) FailRead(path, offset, needed, cursor.got(), ReasonOf(errno));
+    } else if (!cursor.Advance(static_cast<size_t>(got))) {
+      FailRead(path, offset, needed, cursor.got(), kFileEnded);
+    }
+  }
+  return true;
+}
+
+void FailRead(const std::string& path, uint64_t offset, uint64_t bytes, uint64_t done,
+              const std::string& reason) {
+  throw Error(ErrorCode::kIo, format("{}: reading {} bytes at offset {}: got {} bytes, then {}",
+                                     path, bytes, offset, done, reason));
+}
+
+std::string ReasonOf(int error) {
+  return std::error_code(error, std::generic_category()).message();
 }
 
 FileSystem& RealFileSystem() {

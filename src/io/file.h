@@ -12,6 +12,14 @@
 
 namespace deltafin {
 
+// Direct reads need buffers, offsets and lengths at multiples of this.
+inline constexpr size_t kReadAlignment = 4096;
+
+enum class ReadMode : uint8_t {
+  kBuffered,  // through the page cache
+  kDirect,    // past it
+};
+
 // A file opened for reading. Thread-safe (positional reads only).
 class ReadableFile {
  public:
@@ -23,6 +31,18 @@ class ReadableFile {
   // Size when the file was opened.
   virtual uint64_t size() const = 0;
   virtual const std::string& path() const = 0;
+
+  // As ReadAt for the first `needed` bytes of dst, past the page cache where the file can do that.
+  // offset, dst.data() and dst.size() are multiples of kReadAlignment; dst may reach beyond the end
+  // of the file, and what it holds after `needed` is unspecified.
+  virtual void ReadDirect(uint64_t offset, std::span<std::byte> dst, size_t needed) const {
+    ReadAt(offset, dst.first(needed));
+  }
+  // For who reads by other means than the above (io_uring): a descriptor that lives as long as the
+  // file, -1 when there is none in this mode. A file that has one for kBuffered and none for
+  // kDirect lies on a file system that refuses direct reads; a file with none at all must be read
+  // through ReadAt or ReadDirect.
+  virtual int Descriptor(ReadMode) const { return -1; }
 };
 
 // The file system. Thread-safe.

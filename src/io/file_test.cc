@@ -30,7 +30,7 @@ class FileTest : public ::testing::Test {
   ~FileTest() override { std::filesystem::remove_all(dir_); }
 
   std::string Write(const std::string& name, std::string_view bytes) {
-    const std::string path = JoinPath(dir_, name);
+    std::string path = JoinPath(dir_, name);
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }

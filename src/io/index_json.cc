@@ -179,7 +179,7 @@ ShardIndex ShardIndex::Read(FileSystem& fs, const std::string& path) {
   return FromReader(reader, file->size(), path);
 }
 
-ShardIndex ShardIndex::Parse(std::string json, const std::string& name) {
+ShardIndex ShardIndex::Parse(const std::string& json, const std::string& name) {
   JsonReader reader(json, name);
   return FromReader(reader, json.size(), name);
 }

@@ -20,7 +20,7 @@ class ShardIndex {
   // Throws Error(kCorrupt): not JSON, no weight_map, duplicate tensor, a shard name with a slash,
   // more than 65,535 shards or 1 GiB; Error(kNotFound), Error(kIo).
   static ShardIndex Read(FileSystem& fs, const std::string& path);
-  static ShardIndex Parse(std::string json, const std::string& name);
+  static ShardIndex Parse(const std::string& json, const std::string& name);
 
   size_t num_tensors() const { return shard_of_.size(); }
   const std::vector<std::string>& shards() const { return shards_; }  // sorted

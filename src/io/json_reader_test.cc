@@ -12,7 +12,6 @@
 namespace deltafin {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Hands out `text` in pieces of `step` bytes, each in memory of its own, so that a read beyond a

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,11 +13,8 @@
 
 namespace deltafin {
 
-// Direct reads need buffers, offsets and lengths at multiples of this; the queue takes care of it
-// by reading a little more than was asked for.
-inline constexpr size_t kReadAlignment = 4096;
-
-// How long a buffer must be for a read of `bytes` at any offset.
+// How long a buffer must be for a read of `bytes` at any offset: direct reads start and end at
+// multiples of kReadAlignment, so the queue reads a little more than was asked for.
 constexpr size_t ReadBufferBytes(uint64_t bytes) {
   return static_cast<size_t>((bytes + 2 * kReadAlignment - 1) / kReadAlignment * kReadAlignment);
 }
@@ -58,24 +56,28 @@ class ReadQueue {
   // Takes back a read that has not started: true, and its listener hears nothing. False when it has
   // (the listener hears of it as usual) or is unknown.
   virtual bool Cancel(ReadListener* listener, uint64_t tag) = 0;
-  // A read that waits as kAhead becomes kDemand. No effect when it has started or is unknown.
+  // A read that waits as kAhead becomes kDemand, and so do the pieces that wait of one that has
+  // started. No effect when it is unknown.
   virtual void Promote(ReadListener* listener, uint64_t tag) = 0;
   // "io_uring, direct, 32 deep" for people.
   virtual std::string Describe() const = 0;
 };
 
 enum class ReadEngine : uint8_t { kThreads, kIoUring };
-enum class ReadMode : uint8_t { kBuffered, kDirect };
-
 struct ReadQueueOptions {
   ReadEngine engine = ReadEngine::kThreads;
   ReadMode mode = ReadMode::kBuffered;
-  int depth = 8;                           // reads in flight; kThreads: one thread each
+  int depth = 8;                           // pieces in flight; kThreads: one thread each
   uint64_t split_bytes = 4 * 1024 * 1024;  // larger reads go out in pieces of this, side by side
+  // Hears one sentence for each file that is read buffered although mode is kDirect, on a thread of
+  // the queue. Must not throw and must not call the queue.
+  std::function<void(const std::string&)> on_notice = nullptr;
 };
 
-// Throws Error(kUnsupported) when the kernel refuses io_uring. A file whose file system refuses
-// direct reads is read buffered.
+// depth is at least 1 and split_bytes at least kReadAlignment. Of kAhead, at most half of depth
+// (and at least one piece) is in flight, so that a demanded read finds room at once. Throws
+// Error(kUnsupported) when the kernel refuses io_uring. A file whose file system refuses direct
+// reads is read buffered.
 std::unique_ptr<ReadQueue> MakeReadQueue(const ReadQueueOptions& options);
 
 }  // namespace deltafin

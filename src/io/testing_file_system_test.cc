@@ -6,8 +6,6 @@
 namespace deltafin {
 namespace {
 
-using ::testing::HasSubstr;
-
 class FaultyFileSystemTest : public ::testing::Test {
  protected:
   FaultyFileSystemTest() {

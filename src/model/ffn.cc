@@ -5,7 +5,6 @@
 #include "model/pass.h"
 
 namespace deltafin {
-
 // x: [n, hidden], already normed; out: [n, hidden].
 void Model::DenseBlock(Pass& pass, SpineLease& spine, const float* x, float* out) {
   const int64_t n = pass.n;

@@ -102,6 +102,7 @@ void Model::DecoderLayer(Pass& pass, int64_t layer) {
   }
   Observe(pass, layer, TracePoint::kMlpOut, out, n);
   device_.Add(pass.prefix, out, stride);
+  if (config_.IsMoe(layer)) HintNextExperts(pass, layer);
   Observe(pass, layer, TracePoint::kHidden, pass.prefix, n);
 }
 
@@ -169,7 +170,7 @@ void Model::Linear(SpineLease& spine, SpineMatrix id, const float* x, float* y, 
 
 void Model::Observe(const Pass& pass, int64_t layer, TracePoint point, const float* values,
                     int64_t rows) {
-  if (pass.hooks->trace == nullptr) return;
+  if (pass.hooks->trace == nullptr || !pass.hooks->trace->WantsActivations()) return;
   std::vector<float> host(static_cast<size_t>(rows * config_.hidden_size));
   device_.ToHost(host.data(), values, host.size() * sizeof(float));
   pass.hooks->trace->OnActivations(layer, point, host, config_.hidden_size);
@@ -191,7 +192,8 @@ uint64_t Model::WorkspaceBytes(const ModelConfig& config, int64_t positions, int
   const int64_t moe = array(n * config.num_experts) + 2 * array(n * config.latent_size) +
                       array(n * config.experts_per_token * config.latent_size) +
                       2 * array(n * config.shared_width()) + hidden;
-  const int64_t layer = 3 * hidden + std::max({kda, mla, dense, moe});
+  const int64_t hint = hidden + array(n * config.num_experts);
+  const int64_t layer = 3 * hidden + std::max({kda, mla, dense, moe, hint});
   const int64_t head =
       2 * array(logits_rows * config.hidden_size) + array(logits_rows * config.vocab_size);
   const int64_t carried = hidden + array(config.num_snapshots() * n * config.hidden_size);

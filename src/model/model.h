@@ -61,6 +61,7 @@ class Model {
   void MoeBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out);
   std::unique_ptr<ExpertBatch> RequestExperts(Pass& pass, int64_t layer,
                                               std::span<const int32_t> ids);
+  void HintNextExperts(Pass& pass, int64_t layer);
   void RunExperts(Pass& pass, ExpertBatch& batch, const float* z, float* y);
   void Head(Pass& pass, const LogitsSink& sink);
 

@@ -21,6 +21,8 @@ enum class TracePoint : uint8_t {
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
+  // False spares the pass the copies.
+  virtual bool WantsActivations() const { return true; }
   virtual void OnActivations(int64_t layer, TracePoint point, std::span<const float> values,
                              int64_t width) = 0;
   // The router's picks, [rows, top_k], in descending biased score.

@@ -4,18 +4,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "deltafin/expert_counters.h"
+#include "deltafin/types.h"
 #include "device/matrix.h"
+#include "io/read_queue.h"
 #include "store/checkpoint.h"
 
 namespace deltafin {
-
-struct ExpertStoreCounters {
-  uint64_t requested = 0;  // experts asked for
-  uint64_t hits = 0;       // of those, already in a slot
-  uint64_t bytes_read = 0;
-};
 
 // The experts of one layer that one pass needs. Not thread-safe.
 class ExpertBatch {
@@ -34,17 +32,33 @@ class ExpertBatch {
   virtual void Release(size_t i) = 0;
 };
 
-// One thread requests; at most one batch at a time.
+// One thread requests and hints; at most one batch at a time.
 class ExpertStore {
  public:
   virtual ~ExpertStore() = default;
   // Starts reading all of `ids` (distinct, of one MoE layer) at once and returns without waiting.
   virtual std::unique_ptr<ExpertBatch> Request(int64_t layer, std::span<const int32_t> ids) = 0;
+  // A guess of what the next request, of `layer`, will ask for (distinct, the likeliest first;
+  // none: what it asked for last time): reads ahead while the disk has nothing better to do. Right
+  // or wrong, no result depends on it.
+  virtual void Hint(int64_t layer, std::span<const int32_t> ids) = 0;
+  // False when a hint would be ignored, so that nobody need compute it.
+  virtual bool WantsHint(int64_t layer) const = 0;
   virtual ExpertStoreCounters counters() const = 0;
+  virtual std::vector<LayerExpertCounters> layer_counters() const = 0;
 };
 
-// `num_slots` spans of RAM with least-recently-used eviction, at least 1; a slot takes its memory
-// when it is first used. `checkpoint` must outlive the store.
-std::unique_ptr<ExpertStore> MakeExpertStore(const Checkpoint& checkpoint, int64_t num_slots);
+struct ExpertStoreOptions {
+  int64_t num_slots = 1;  // spans of RAM; a slot takes its memory when it is first used
+  Prefetch prefetch = Prefetch::kOff;
+  // Where heat is kept across runs (expert_heat.h); "": it is not, and nothing is read at the
+  // start.
+  std::string heat_path;
+};
+
+// Gives up the expert whose next use is expected to be the furthest away (eviction_policy.h).
+// `checkpoint` and `queue` must outlive the store, but not a batch that outlives the store.
+std::unique_ptr<ExpertStore> MakeExpertStore(const Checkpoint& checkpoint, ReadQueue& queue,
+                                             const ExpertStoreOptions& options);
 
 }  // namespace deltafin

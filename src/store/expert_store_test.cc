@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <list>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -16,7 +15,9 @@
 
 #include "deltafin/error.h"
 #include "shared_data.h"
+#include "store/cache_simulation.h"
 #include "store/testing/hook_file_system.h"
+#include "store/testing/simple_read_queue.h"
 
 namespace deltafin {
 namespace {
@@ -61,37 +62,42 @@ class ExpertStoreTest : public testing::Test {
     EXPECT_EQ(count, ids.size());
   }
 
+  std::unique_ptr<ExpertStore> MakeStore(int64_t num_slots) {
+    return MakeExpertStore(*checkpoint_, queue_, {num_slots, Prefetch::kOff, ""});
+  }
+
   HookFileSystem fs_;
   std::unique_ptr<Checkpoint> checkpoint_;
+  SimpleReadQueue queue_;
 };
 
 TEST_F(ExpertStoreTest, ReturnsWhatIsInTheFiles) {
   for (const int64_t num_slots : {1, 2, 16, 1000000}) {
-    const auto store = MakeExpertStore(*checkpoint_, num_slots);
+    const auto store = MakeStore(num_slots);
     for (const int64_t layer : {1, 3, 12}) Consume(*store, layer, {63, 0, 7, 10, 1, 30});
     const ExpertStoreCounters counters = store->counters();
     EXPECT_EQ(counters.requested, 18u);
     EXPECT_EQ(counters.hits, 0u);
-    EXPECT_EQ(counters.bytes_read, 18 * checkpoint_->expert_bytes());
+    EXPECT_EQ(counters.bytes_read(), 18 * checkpoint_->expert_bytes());
   }
 }
 
 TEST_F(ExpertStoreTest, AllExpertsOfALayerThroughOneSlot) {
-  const auto store = MakeExpertStore(*checkpoint_, 1);
+  const auto store = MakeStore(1);
   std::vector<int32_t> ids(64);
   std::iota(ids.begin(), ids.end(), 0);
   Consume(*store, 5, ids);
 }
 
 TEST_F(ExpertStoreTest, EmptyRequest) {
-  const auto store = MakeExpertStore(*checkpoint_, 2);
+  const auto store = MakeStore(2);
   EXPECT_THAT(store->Request(1, {})->NextReady(), IsEmpty());
 }
 
 TEST_F(ExpertStoreTest, HitsComeFirstAndAreNotReadAgain) {
-  const auto store = MakeExpertStore(*checkpoint_, 4);
+  const auto store = MakeStore(4);
   Consume(*store, 2, {11, 12});
-  const uint64_t bytes_before = store->counters().bytes_read;
+  const uint64_t bytes_before = store->counters().bytes_read();
 
   std::atomic<bool> open = false;  // holds back all reads
   fs_.set_hook([&](const std::string&, uint64_t, std::span<std::byte>) { open.wait(false); });
@@ -109,12 +115,12 @@ TEST_F(ExpertStoreTest, HitsComeFirstAndAreNotReadAgain) {
   const ExpertStoreCounters counters = store->counters();
   EXPECT_EQ(counters.requested, 6u);
   EXPECT_EQ(counters.hits, 2u);
-  EXPECT_EQ(counters.bytes_read - bytes_before, 2 * checkpoint_->expert_bytes());
+  EXPECT_EQ(counters.bytes_read() - bytes_before, 2 * checkpoint_->expert_bytes());
 }
 
 // All reads of a request are submitted at once: they meet in the hook.
 TEST_F(ExpertStoreTest, ReadsRunAtTheSameTime) {
-  const auto store = MakeExpertStore(*checkpoint_, 4);
+  const auto store = MakeStore(4);
   std::atomic<int> in_flight = 0;
   fs_.set_hook([&](const std::string&, uint64_t, std::span<std::byte>) {
     ++in_flight;
@@ -127,7 +133,7 @@ TEST_F(ExpertStoreTest, ReadsRunAtTheSameTime) {
 
 TEST_F(ExpertStoreTest, FailedReadIsReportedAndTheStoreGoesOn) {
   for (const int64_t num_slots : {1, 3, 16}) {
-    const auto store = MakeExpertStore(*checkpoint_, num_slots);
+    const auto store = MakeStore(num_slots);
     Consume(*store, 1, {40});
     const Extent bad = checkpoint_->ExpertSpan(1, 9);
     fs_.set_hook([&](const std::string& path, uint64_t offset, std::span<std::byte>) {
@@ -157,7 +163,7 @@ TEST_F(ExpertStoreTest, FailedReadIsReportedAndTheStoreGoesOn) {
 }
 
 TEST_F(ExpertStoreTest, ExceptionsOfOtherTypesAreErrorsToo) {
-  const auto store = MakeExpertStore(*checkpoint_, 2);
+  const auto store = MakeStore(2);
   const std::vector<int32_t> ids = {1};
   auto code_of = [&] {
     try {
@@ -175,7 +181,7 @@ TEST_F(ExpertStoreTest, ExceptionsOfOtherTypesAreErrorsToo) {
 }
 
 TEST_F(ExpertStoreTest, ScaleByte255IsCorrupt) {
-  const auto store = MakeExpertStore(*checkpoint_, 4);
+  const auto store = MakeStore(4);
   const ModelConfig& c = checkpoint_->config();
   const std::string direct = Direct(6, 21);
   const std::byte* base = std::as_bytes(std::span(direct.data(), direct.size())).data();
@@ -220,7 +226,7 @@ TEST_F(ExpertStoreTest, ScaleByte255IsCorrupt) {
 
 // 255 among the packed codes is two weights of -6.
 TEST_F(ExpertStoreTest, PackedByte255IsFine) {
-  const auto store = MakeExpertStore(*checkpoint_, 1);
+  const auto store = MakeStore(1);
   fs_.set_hook(
       [](const std::string&, uint64_t, std::span<std::byte> bytes) { bytes[0] = std::byte{255}; });
   const std::vector<int32_t> ids = {0};
@@ -232,7 +238,7 @@ TEST_F(ExpertStoreTest, ABatchMayEndWithReadsInFlight) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   });
   for (const int64_t num_slots : {1, 3, 16}) {
-    const auto store = MakeExpertStore(*checkpoint_, num_slots);
+    const auto store = MakeStore(num_slots);
     const std::vector<int32_t> ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
     for (int round = 0; round < 5; ++round) {
       const auto batch = store->Request(1 + round, ids);
@@ -247,7 +253,7 @@ TEST_F(ExpertStoreTest, TheStoreMayEndBeforeItsBatch) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   });
   for (const int64_t num_slots : {1, 16}) {
-    auto store = MakeExpertStore(*checkpoint_, num_slots);
+    auto store = MakeStore(num_slots);
     const std::vector<int32_t> ids = {0, 1, 2, 3, 4};
     const auto batch = store->Request(1, ids);
     store.reset();
@@ -266,7 +272,7 @@ using ExpertStoreDeathTest = ExpertStoreTest;
 TEST_F(ExpertStoreDeathTest, NeedingMoreSlotsThanThereAreIsABug) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto hold_all = [&] {
-    const auto store = MakeExpertStore(*checkpoint_, 1);
+    const auto store = MakeStore(1);
     const std::vector<int32_t> ids = {0, 1};
     const auto batch = store->Request(1, ids);
     batch->NextReady();
@@ -274,31 +280,6 @@ TEST_F(ExpertStoreDeathTest, NeedingMoreSlotsThanThereAreIsABug) {
   };
   EXPECT_DEATH(hold_all(), "internal error");
 }
-
-// A model of the cache: the keys in order of use. Batches fit the slots and end all at once.
-class LruModel {
- public:
-  explicit LruModel(size_t num_slots) : num_slots_(num_slots) {}
-  // Returns the number of hits.
-  uint64_t Use(int64_t layer, const std::vector<int32_t>& ids) {
-    uint64_t hits = 0;
-    for (int32_t id : ids) {
-      const auto key = std::pair(layer, id);
-      const auto it = std::find(keys_.begin(), keys_.end(), key);
-      if (it != keys_.end()) {
-        ++hits;
-        keys_.erase(it);
-      }
-    }
-    for (int32_t id : ids) keys_.emplace_back(layer, id);
-    while (keys_.size() > num_slots_) keys_.pop_front();
-    return hits;
-  }
-
- private:
-  size_t num_slots_;
-  std::list<std::pair<int64_t, int32_t>> keys_;
-};
 
 class Random {
  public:
@@ -318,12 +299,18 @@ class Random {
   std::mt19937 engine_;
 };
 
-TEST_F(ExpertStoreTest, CountersMatchAnLruModel) {
+// Against the policy by itself, whose decisions eviction_policy_test.cc judges. Batches fit the
+// slots and end all at once.
+TEST_F(ExpertStoreTest, CountersMatchTheSimulation) {
+  const ModelConfig& config = checkpoint_->config();
+  const ExpertShape shape{config.num_layers, config.num_experts};
   for (const size_t num_slots : {1, 2, 16, 50}) {
     Random random(static_cast<uint32_t>(num_slots));
-    const auto store = MakeExpertStore(*checkpoint_, static_cast<int64_t>(num_slots));
-    LruModel model(num_slots);
-    ExpertStoreCounters expected;
+    const auto store = MakeStore(static_cast<int64_t>(num_slots));
+    ExpertHeat heat(shape);
+    const auto policy = MakeNextUsePolicy(heat);
+    CacheSimulation simulation(shape, static_cast<int64_t>(num_slots), *policy);
+    uint64_t requested = 0;
     for (int step = 0; step < 200; ++step) {
       const int64_t layer = 1 + static_cast<int64_t>(random.Below(3));
       const std::vector<int32_t> ids = random.Ids(1 + random.Below(std::min<size_t>(num_slots, 8)));
@@ -331,16 +318,15 @@ TEST_F(ExpertStoreTest, CountersMatchAnLruModel) {
       for (std::vector<size_t> ready; !(ready = batch->NextReady()).empty();) {
         for (size_t i : ready) ASSERT_TRUE(IsExpert(batch->weights(i), layer, ids[i]));
       }
-      const uint64_t hits = model.Use(layer, ids);
-      expected.requested += ids.size();
-      expected.hits += hits;
-      expected.bytes_read += (ids.size() - hits) * checkpoint_->expert_bytes();
+      simulation.Pass(layer, ids);
+      requested += ids.size();
       const ExpertStoreCounters counters = store->counters();
-      ASSERT_EQ(counters.requested, expected.requested) << step;
-      ASSERT_EQ(counters.hits, expected.hits) << step;
-      ASSERT_EQ(counters.bytes_read, expected.bytes_read) << step;
+      ASSERT_EQ(counters.requested, requested) << step;
+      ASSERT_EQ(counters.hits, simulation.num_hits()) << step;
+      ASSERT_EQ(counters.bytes_demand, (requested - counters.hits) * checkpoint_->expert_bytes());
+      ASSERT_EQ(counters.bytes_read(), counters.bytes_demand);
     }
-    EXPECT_GT(expected.hits, 0u);
+    EXPECT_GT(simulation.num_hits(), 0u);
   }
 }
 
@@ -349,7 +335,7 @@ TEST_F(ExpertStoreTest, CountersMatchAnLruModel) {
 TEST_F(ExpertStoreTest, RandomRequestsWithFaults) {
   for (const int64_t num_slots : {1, 2, 5, 16}) {
     Random random(static_cast<uint32_t>(100 + num_slots));
-    const auto store = MakeExpertStore(*checkpoint_, num_slots);
+    const auto store = MakeStore(num_slots);
     std::mutex mu;
     Random fault_random(7);
     std::atomic<int> faults = 0;

@@ -9,7 +9,8 @@ namespace deltafin {
 namespace {
 
 TEST(SlotTableTest, EvictsTheLeastRecentlyUsed) {
-  SlotTable table(2);
+  const auto policy = MakeLruPolicy();
+  SlotTable table(2, *policy);
   const auto a = table.Claim(10);
   const auto b = table.Claim(20);
   ASSERT_TRUE(a && b);
@@ -25,7 +26,8 @@ TEST(SlotTableTest, EvictsTheLeastRecentlyUsed) {
 }
 
 TEST(SlotTableTest, ForgottenSlotsAreTakenFirst) {
-  SlotTable table(2);
+  const auto policy = MakeLruPolicy();
+  SlotTable table(2, *policy);
   const auto a = table.Claim(10);
   const auto b = table.Claim(20);
   ASSERT_TRUE(a && b);
@@ -34,6 +36,26 @@ TEST(SlotTableTest, ForgottenSlotsAreTakenFirst) {
   EXPECT_FALSE(table.Find(20));
   EXPECT_EQ(table.Claim(30), b);
   EXPECT_EQ(table.Find(10), a);
+  EXPECT_TRUE(table.IsConsistent());
+}
+
+// What was read and never used goes before everything that was used; used after all, it stays.
+TEST(SlotTableTest, UnneededSlotsAreEvictedFirst) {
+  const auto policy = MakeLruPolicy();
+  SlotTable table(3, *policy);
+  const auto a = table.Claim(10);
+  const auto b = table.Claim(20);
+  const auto c = table.Claim(30);
+  ASSERT_TRUE(a && b && c);
+  table.Unpin(*a);
+  table.UnpinUnneeded(*b);
+  table.UnpinUnneeded(*c);
+  EXPECT_TRUE(table.IsConsistent());
+  table.Pin(*b);
+  table.Unpin(*b);
+  EXPECT_EQ(table.Claim(40), c);
+  EXPECT_EQ(table.Claim(50), a);
+  EXPECT_EQ(table.Find(20), b);
   EXPECT_TRUE(table.IsConsistent());
 }
 
@@ -46,7 +68,8 @@ TEST(SlotTableTest, RandomOperationsMatchAModel) {
   std::mt19937 random(1);
   auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
   for (const int64_t num_slots : {1, 2, 5, 16}) {
-    SlotTable table(num_slots);
+    const auto policy = MakeLruPolicy();
+    SlotTable table(num_slots, *policy);
     std::vector<Held> pinned;
     std::vector<Held> unpinned;  // least recently used first
     for (int step = 0; step < 3000; ++step) {

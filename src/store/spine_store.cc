@@ -89,6 +89,15 @@ class ResidentSpineStore final : public SpineStore {
     ReadEmbeddingRows(checkpoint_, tokens, out);
   }
 
+  const Matrix* ResidentRouter(int64_t layer) const override {
+    const std::optional<ResidentLayer>& resident = layers_[static_cast<size_t>(layer)];
+    return resident ? &resident->Get(SpineMatrix::kRouter) : nullptr;
+  }
+  const float* ResidentVector(int64_t layer, SpineVector id) const override {
+    const std::optional<ResidentLayer>& resident = layers_[static_cast<size_t>(layer)];
+    return resident ? resident->Vector(id) : nullptr;
+  }
+
  private:
   const Checkpoint& checkpoint_;
   std::vector<std::optional<ResidentLayer>> layers_;  // [num_layers + 1], the top last

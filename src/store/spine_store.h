@@ -37,6 +37,12 @@ class SpineStore {
   virtual std::unique_ptr<SpineLease> Acquire(int64_t layer) = 0;
   // The rows of the embedding, widened: out is host [tokens.size(), hidden_size].
   virtual void ReadEmbeddings(std::span<const TokenId> tokens, float* out) = 0;
+
+  // The router of an MoE layer, and a small tensor of any layer, to guess what the layer will pick
+  // before it is its turn; valid until the next call of the store. Null when they are not in RAM:
+  // never reads.
+  virtual const Matrix* ResidentRouter(int64_t) const { return nullptr; }
+  virtual const float* ResidentVector(int64_t, SpineVector) const { return nullptr; }
 };
 
 // Keeps the whole spine in RAM after its first use. `checkpoint` must outlive the store.

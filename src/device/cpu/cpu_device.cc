@@ -3,10 +3,29 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/format.h"
+#include "deltafin/error.h"
 #include "device/cpu/fast_device.h"
 #include "device/cpu/plain_device.h"
 
 namespace deltafin {
+namespace {
+
+std::string_view FlagName(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kPlain:
+      return "plain";
+    case CpuIsa::kAvx2:
+      return "avx2";
+    case CpuIsa::kAvx512:
+      return "avx512";
+    case CpuIsa::kNeon:
+      return "neon";
+  }
+  return "";
+}
+
+}  // namespace
 
 std::string_view CpuIsaName(CpuIsa isa) {
   switch (isa) {
@@ -38,6 +57,19 @@ std::vector<CpuIsa> AvailableCpuIsas() {
   isas.push_back(CpuIsa::kNeon);
 #endif
   return isas;
+}
+
+CpuIsa ChooseCpuIsa(std::string_view name) {
+  const std::vector<CpuIsa> available = AvailableCpuIsas();
+  if (name.empty()) return available.back();
+  std::string known;
+  for (CpuIsa isa : available) {
+    const std::string_view flag = FlagName(isa);
+    if (flag == name) return isa;
+    known += format("{}{}", known.empty() ? "" : ", ", flag);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              format("instruction set: expected one of {}, got \"{}\"", known, name));
 }
 
 std::unique_ptr<Device> MakeCpuDevice(ThreadPool& pool, CpuIsa isa) {

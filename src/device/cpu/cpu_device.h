@@ -19,6 +19,10 @@ std::string_view CpuIsaName(CpuIsa isa);
 // last.
 std::vector<CpuIsa> AvailableCpuIsas();
 
+// The instruction set that a person named ("plain", "avx2", "avx512", "neon"; "" is the best).
+// Throws Error(kInvalidArgument) when it is not available.
+CpuIsa ChooseCpuIsa(std::string_view name);
+
 // The pool must outlive the device. `isa` must be one of AvailableCpuIsas().
 std::unique_ptr<Device> MakeCpuDevice(ThreadPool& pool, CpuIsa isa);
 // With the best available instruction set.

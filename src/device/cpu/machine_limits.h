@@ -15,6 +15,9 @@ inline constexpr int64_t kColdBytes = int64_t{1} << 30;
 // Bytes per second that the pool's threads read together over kColdBytes; the best of `passes`.
 double ReadBytesPerSecond(ThreadPool& pool, int passes = 5);
 
+// Bytes per second, read and written counted, of an update in place of kColdBytes.
+double UpdateBytesPerSecond(ThreadPool& pool, int passes = 5);
+
 // Fused multiply-adds of fp32, counted as two operations, per second: registers only, with the
 // widest registers of `isa`, all threads of the pool; the best of `passes`.
 double PeakFlops(ThreadPool& pool, CpuIsa isa, int passes = 5);

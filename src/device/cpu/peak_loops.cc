@@ -1,4 +1,4 @@
-#include "bench/peak.h"
+#include "device/cpu/peak_loops.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -6,7 +6,7 @@
 #include <arm_neon.h>
 #endif
 
-namespace deltafin::bench {
+namespace deltafin::peak_loops {
 namespace {
 
 constexpr int kChains = 12;  // latency 4 x 2 pipes, and some
@@ -113,4 +113,4 @@ int64_t FmaLoop(CpuIsa isa, int64_t steps, float* result) {
   }
 }
 
-}  // namespace deltafin::bench
+}  // namespace deltafin::peak_loops

@@ -1,4 +1,4 @@
-#include "bench/limits.h"
+#include "device/cpu/machine_limits.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/buffer.h"
-#include "bench/peak.h"
+#include "device/cpu/peak_loops.h"
 
 namespace deltafin {
 namespace {
@@ -23,11 +23,26 @@ double ReadBytesPerSecond(ThreadPool& pool, int passes) {
   double best = 0;
   for (int pass = 0; pass < passes; ++pass) {
     const double begin = Seconds();
-    pool.ParallelFor(
-        static_cast<int64_t>(data.size()), int64_t{1} << 17, [&](int64_t from, int64_t to) {
-          sink.fetch_add(bench::SumWords(data.data() + from, to - from), std::memory_order_relaxed);
-        });
+    pool.ParallelFor(static_cast<int64_t>(data.size()), int64_t{1} << 17,
+                     [&](int64_t from, int64_t to) {
+                       sink.fetch_add(peak_loops::SumWords(data.data() + from, to - from),
+                                      std::memory_order_relaxed);
+                     });
     best = std::max(best, static_cast<double>(kColdBytes) / (Seconds() - begin));
+  }
+  return best;
+}
+
+double UpdateBytesPerSecond(ThreadPool& pool, int passes) {
+  static AlignedBuffer<float> data(kColdBytes / sizeof(float));
+  double best = 0;
+  for (int pass = 0; pass < passes; ++pass) {
+    const double begin = Seconds();
+    pool.ParallelFor(static_cast<int64_t>(data.size()), int64_t{1} << 18,
+                     [&](int64_t from, int64_t to) {
+                       for (int64_t i = from; i < to; ++i) data[i] = data[i] * 0.5f + 1.0f;
+                     });
+    best = std::max(best, 2 * static_cast<double>(kColdBytes) / (Seconds() - begin));
   }
   return best;
 }
@@ -42,7 +57,7 @@ double PeakFlops(ThreadPool& pool, CpuIsa isa, int passes) {
     pool.ParallelFor(2 * pool.num_threads(), 1, [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; ++i) {
         float result = 0;
-        operations += bench::FmaLoop(isa, kSteps, &result);
+        operations += peak_loops::FmaLoop(isa, kSteps, &result);
         sink += result > 0 ? 1 : 0;
       }
     });

@@ -1,0 +1,23 @@
+// deltafin bench: one file for each group of measurements, and what they share.
+#pragma once
+
+#include "command_line.h"
+#include "deltafin/bench.h"
+
+namespace deltafin {
+
+// Each adds one subcommand of bench.
+void AddBenchDiskCommand(CLI::App& bench, int* status);
+void AddBenchKernelsCommand(CLI::App& bench, int* status);
+
+// A table for people, or one JSON object: machine, results, targets, notes; what does not apply is
+// null. Returns the exit status.
+int PrintBenchReport(const BenchReport& report, bool json);
+
+// The same in parts, for a benchmark that shows its results as they come: heading, lines, and then
+// what is left of the report (the machine, targets, notes; with `json` all of it).
+void PrintBenchHeading();
+void PrintBenchResult(const BenchResult& result);
+int FinishBenchReport(const BenchReport& report, bool json);
+
+}  // namespace deltafin

@@ -1,0 +1,204 @@
+// deltafin bench disk: every way of reading, in turns, so that what else the machine does meanwhile
+// hits all of them.
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "base/format.h"
+#include "deltafin/bench.h"
+#include "deltafin/error.h"
+#include "engine/bench_machine.h"
+#include "io/disk_probe.h"
+#include "io/read_choice.h"
+#include "store/checkpoint.h"
+
+namespace deltafin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kDemandSpans = 16;  // of a layer, one token
+constexpr int kSteadySpans = 48;
+constexpr int kSteadyAtOnce = 32;
+constexpr int kPlainSpans = 32;
+constexpr uint64_t kPlainPiece = 4 << 20;
+constexpr double kDemandTarget = 0.95;
+// Bytes on the disk must be many times what a round reads, or spans repeat.
+constexpr uint64_t kMinSpanBytes = 1 << 16;
+
+// One way of reading and the rounds that it took.
+struct Way {
+  std::string op;
+  std::string format;
+  int num_spans = 0;
+  int depth = 0;
+  std::function<double(DiskProbe&)> read;  // seconds of a round
+  std::vector<double> seconds;
+  std::string failed;
+
+  double Median() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    return (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2;
+  }
+};
+
+std::string FormatOf(const ReadQueueOptions& options) {
+  std::string text = format("{} {}", EngineName(options.engine), ModeName(options.mode));
+  if (options.split_bytes < (uint64_t{1} << 22)) text += format(" {}K", options.split_bytes >> 10);
+  return text;
+}
+
+std::vector<ReadQueueOptions> AllWays() {
+  std::vector<ReadQueueOptions> ways;
+  for (const ReadEngine engine : {ReadEngine::kThreads, ReadEngine::kIoUring}) {
+    for (const ReadMode mode : {ReadMode::kDirect, ReadMode::kBuffered}) {
+      for (const int depth : {4, 8, 16, 32}) {
+        ways.push_back({engine, mode, depth, 4 << 20, nullptr});
+      }
+    }
+    ways.push_back({engine, ReadMode::kDirect, 32, 1 << 20, nullptr});
+  }
+  return ways;
+}
+
+class DiskBench {
+ public:
+  explicit DiskBench(const DiskBenchOptions& options)
+      : options_(options), checkpoint_(Checkpoint::Open(RealFileSystem(), options.model_dir)) {
+    std::vector<const ReadableFile*> files;
+    for (uint32_t shard = 0; shard < checkpoint_->num_shards(); ++shard) {
+      files.push_back(&checkpoint_->file(shard));
+    }
+    const uint64_t span_bytes = std::max(checkpoint_->expert_bytes(), kMinSpanBytes);
+    probe_ = std::make_unique<DiskProbe>(std::move(files), span_bytes, std::random_device{}());
+    if (!probe_->has_data()) {
+      throw Error(ErrorCode::kNotFound,
+                  format("{}: no span of {} bytes is on the disk; there is nothing to measure",
+                         options.model_dir, span_bytes));
+    }
+  }
+
+  BenchReport Run() {
+    AddPlainWays();
+    for (const ReadQueueOptions& way : AllWays()) AddQueueWays(way);
+    Measure();
+    return Report();
+  }
+
+ private:
+  void AddPlainWays() {
+    for (const ReadMode mode : {ReadMode::kDirect, ReadMode::kBuffered}) {
+      for (const int threads : {1, 4, 8, 16}) {
+        Add({"disk plain",
+             format("pread {}", ModeName(mode)),
+             kPlainSpans,
+             threads,
+             [=](DiskProbe& probe) {
+               return probe.ReadPlainly(mode, threads, kPlainPiece, kPlainSpans);
+             },
+             {},
+             ""});
+      }
+    }
+  }
+
+  void AddQueueWays(const ReadQueueOptions& options) {
+    std::shared_ptr<ReadQueue> queue;
+    try {
+      queue = MakeReadQueue(options);
+    } catch (const Error& error) {
+      notes_.push_back(format("{}, {} deep: {}", FormatOf(options), options.depth, error.what()));
+      return;
+    }
+    for (const bool demand : {false, true}) {
+      const int spans = demand ? kDemandSpans : kSteadySpans;
+      const int at_once = demand ? kDemandSpans : kSteadyAtOnce;
+      Add({demand ? "disk demand" : "disk steady",
+           FormatOf(options),
+           spans,
+           options.depth,
+           [=](DiskProbe& probe) { return probe.Read(*queue, spans, at_once); },
+           {},
+           ""});
+    }
+  }
+
+  void Add(Way way) { ways_.push_back(std::move(way)); }
+
+  void Measure() {
+    const Clock::time_point begin = Clock::now();
+    const auto over = [&] {
+      return std::chrono::duration<double>(Clock::now() - begin).count() >= options_.seconds;
+    };
+    for (int round = 1; round == 1 || !over(); ++round) {
+      if (options_.on_progress) options_.on_progress(format("round {}", round));
+      for (Way& way : ways_) {
+        if (round > 1 && over()) return;
+        if (!way.failed.empty()) continue;
+        try {
+          way.seconds.push_back(way.read(*probe_));
+        } catch (const Error& error) {
+          way.failed = error.what();
+          notes_.push_back(format("{} {}: {}", way.op, way.format, error.what()));
+        }
+      }
+    }
+  }
+
+  double Rate(const Way& way) const {
+    return static_cast<double>(probe_->span_bytes()) * way.num_spans / way.Median() / 1e9;
+  }
+
+  BenchReport Report() {
+    std::vector<const Way*> measured;
+    for (const Way& way : ways_) {
+      if (way.failed.empty()) measured.push_back(&way);
+    }
+    if (measured.empty()) throw Error(ErrorCode::kIo, notes_.front());
+    // The disk's rate: what any way reached when it was fed steadily.
+    double limit = 0;
+    double demand = 0;
+    for (const Way* way : measured) {
+      double& best = way->op == "disk demand" ? demand : limit;
+      best = std::max(best, Rate(*way));
+    }
+    BenchReport report;
+    report.machine = DescribeMachine();
+    report.notes = notes_;
+    for (const Way* way : measured) {
+      BenchResult result;
+      result.op = way->op;
+      result.format = way->format;
+      result.shape = format("{} x {}", way->num_spans, probe_->span_bytes());
+      result.threads = way->depth;
+      result.seconds = way->Median();
+      result.gb_per_s = Rate(*way);
+      result.limit = limit;
+      result.ratio = Rate(*way) / limit;
+      report.results.push_back(std::move(result));
+    }
+    if (demand > 0 && limit > 0) {
+      const double got = demand / limit;
+      report.targets.push_back(
+          {format("{} spans demanded at once, part of the disk's best rate", kDemandSpans),
+           kDemandTarget, got, got >= kDemandTarget});
+    }
+    return report;
+  }
+
+  const DiskBenchOptions options_;
+  const std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<DiskProbe> probe_;
+  std::vector<Way> ways_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+BenchReport BenchDisk(const DiskBenchOptions& options) { return DiskBench(options).Run(); }
+
+}  // namespace deltafin

@@ -1,0 +1,30 @@
+// Which way of reading suits the disk that a model lies on: measured once, then remembered.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/disk_probe.h"
+
+namespace deltafin {
+
+struct ReadChoice {
+  ReadQueueOptions options;
+  double bytes_per_second = 0;  // 0: not measured
+  std::string source;           // for people: "measured", "remembered", "not measured: ..."
+};
+
+// The way for the files of the model folder `dir`. Measures for up to a second where
+// DIR/.deltafin/device.json does not know this disk, and writes what it found there if it can:
+// neither a file that cannot be used nor a folder that cannot be written is an error
+// (docs/disk.md). Models that are small enough for any way are not measured. No reads may go on
+// meanwhile.
+ReadChoice ChooseReadOptions(const std::string& dir, std::vector<const ReadableFile*> files,
+                             double seconds = 0.8);
+
+// "io_uring", "threads"; "direct", "buffered".
+std::string EngineName(ReadEngine engine);
+std::string ModeName(ReadMode mode);
+
+}  // namespace deltafin

@@ -1,0 +1,72 @@
+#include "io/write_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "io/file.h"
+
+namespace deltafin {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class WriteFileTest : public ::testing::Test {
+ protected:
+  WriteFileTest() {
+    std::string pattern = ::testing::TempDir() + "deltafin_write_XXXXXX";
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+  }
+  ~WriteFileTest() override { fs::remove_all(dir_); }
+
+  size_t NumFiles() const {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(dir_), {}));
+  }
+  std::string dir_;
+};
+
+TEST_F(WriteFileTest, ReplacesTheFileAndLeavesNothingElse) {
+  const std::string path = JoinPath(dir_, "a.json");
+  WriteFileAtomically(path, "first and longer");
+  WriteFileAtomically(path, "second");
+  EXPECT_EQ(ReadWholeFile(RealFileSystem(), path, 100), "second");
+  EXPECT_EQ(NumFiles(), 1u);
+  struct stat status = {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0644u);
+}
+
+TEST_F(WriteFileTest, FailureLeavesTheOldFile) {
+  const std::string path = JoinPath(dir_, "a.json");
+  fs::create_directory(path);  // a folder cannot be replaced by a file
+  std::ofstream(JoinPath(path, "inside")) << "x";
+  try {
+    WriteFileAtomically(path, "text");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_THAT(error.what(), HasSubstr(path + ": cannot write it"));
+  }
+  EXPECT_TRUE(fs::exists(JoinPath(path, "inside")));
+  EXPECT_EQ(NumFiles(), 1u);
+  EXPECT_THROW(WriteFileAtomically(JoinPath(dir_, "none/a"), "text"), Error);
+}
+
+TEST_F(WriteFileTest, MakeFolder) {
+  const std::string path = JoinPath(dir_, "a/b/c");
+  MakeFolder(path);
+  MakeFolder(path);
+  EXPECT_TRUE(fs::is_directory(path));
+  std::ofstream(JoinPath(path, "file")) << "x";
+  EXPECT_THROW(MakeFolder(JoinPath(path, "file")), Error);
+  EXPECT_THROW(MakeFolder(JoinPath(path, "file/below")), Error);
+}
+
+}  // namespace
+}  // namespace deltafin
