@@ -16,6 +16,7 @@ namespace deltafin {
 void AddRunCommand(CLI::App& app, int* status);
 void AddTokenizeCommand(CLI::App& app, int* status);
 void AddRenderCommand(CLI::App& app, int* status);
+void AddSessionsCommand(CLI::App& app, int* status);
 void AddInfoCommand(CLI::App& app, int* status);
 void AddConvertCommand(CLI::App& app, int* status);
 void AddBenchCommand(CLI::App& app, int* status);

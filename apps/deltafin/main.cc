@@ -26,6 +26,7 @@ int Main(int argc, char** argv) {
   AddRunCommand(app, &status);
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
+  AddSessionsCommand(app, &status);
   AddInfoCommand(app, &status);
   AddConvertCommand(app, &status);
   AddBenchCommand(app, &status);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -21,11 +22,11 @@ namespace {
   throw Error(ErrorCode::kIo, format("{}: cannot {} it: {}", path, what, ReasonOf(error)));
 }
 
-bool WriteAll(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
+bool WriteAll(int descriptor, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
     if (written < 0 && errno != EINTR) return false;
-    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+    if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
   }
   return true;
 }
@@ -41,12 +42,20 @@ void SyncFolder(const std::string& path) {
 }  // namespace
 
 void WriteFileAtomically(const std::string& path, std::string_view text) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+  WriteFileAtomically(path, std::span(&bytes, 1));
+}
+
+void WriteFileAtomically(const std::string& path,
+                         std::span<const std::span<const std::byte>> parts) {
   std::string temporary = path + ".XXXXXX";
   const int descriptor = ::mkstemp(temporary.data());
   if (descriptor < 0) Fail(path, "write", errno);
   // mkstemp makes files that only their owner may read.
-  const bool written =
-      ::fchmod(descriptor, 0644) == 0 && WriteAll(descriptor, text) && ::fsync(descriptor) == 0;
+  const bool written = ::fchmod(descriptor, 0644) == 0 &&
+                       std::all_of(parts.begin(), parts.end(),
+                                   [&](auto part) { return WriteAll(descriptor, part); }) &&
+                       ::fsync(descriptor) == 0;
   int error = written ? 0 : errno;
   if (::close(descriptor) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;

@@ -1,4 +1,4 @@
-// Small files that are there whole or not at all.
+// Files that are there whole or not at all.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,9 @@ namespace deltafin {
 // Replaces the file `path`: after a crash it holds the old text or the new one. Writes a temporary
 // file beside it, syncs it and renames it. Throws Error(kIo), leaving the old file as it was.
 void WriteFileAtomically(const std::string& path, std::string_view text);
+// The same, of bytes that do not lie in one piece.
+void WriteFileAtomically(const std::string& path,
+                         std::span<const std::span<const std::byte>> parts);
 
 // A large file that several threads write at any offset. It has the name PATH.partial until Commit.
 class NewFile {
