@@ -44,6 +44,7 @@ test: deps-test
 	cmake --preset release -DDELTAFIN_TESTS=ON
 	cmake --build build/release -j $(JOBS)
 	cd build/release && $(ctest)
+	@$(MAKE) --no-print-directory fuzz
 
 check: deps-check
 	@$(MAKE) --no-print-directory lint
