@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstring>
 #include <random>
-#include <regex>
 
 #include "deltafin/error.h"
 #include "io/read_queue.h"
@@ -73,11 +74,14 @@ uint64_t LeastBytes(const Checkpoint& checkpoint, const SpineSource& spine, Plan
     PlanMemory(checkpoint, spine, Machine(uint64_t{1} << 50), request);
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
-    std::cmatch match;
-    EXPECT_TRUE(std::regex_search(e.what(), match, std::regex("at least --ram ([0-9.]+)([MG])")))
+    double number = 0;
+    char unit = 0;
+    const char* const least = std::strstr(e.what(), "at least --ram ");
+    EXPECT_TRUE(least != nullptr &&
+                std::sscanf(least, "at least --ram %lf%c", &number, &unit) == 2 &&
+                (unit == 'G' || unit == 'M'))
         << e.what();
-    const double number = std::stod(match[1]);
-    return static_cast<uint64_t>(number * static_cast<double>(match[2] == "G" ? kGiB : kMiB));
+    return static_cast<uint64_t>(number * static_cast<double>(unit == 'G' ? kGiB : kMiB));
   }
   ADD_FAILURE() << "one byte was enough";
   return 0;
