@@ -43,6 +43,7 @@ uint64_t HashOfLogits(CacheFormat cache, const std::string& isa, int threads, in
   options.model_dir = NanoDir();
   options.cache_format = cache;
   options.cpu_isa = isa;
+  options.spine = SpineFormat::kBf16;
   options.threads = threads;
   const auto engine = Engine::Open(options);
   const auto session = engine->NewSession();

@@ -23,6 +23,7 @@ PROMPTS = json.load(open(os.path.join(SOURCE, "tests", "data", "nano", "prompts.
 
 def clean_environment(extra=None):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("K3_", "DELTAFIN_ROOT"))}
+    env["K3_SPINE"] = "bf16"  # whatever lies beside the files
     env.update(extra or {})
     return env
 
@@ -116,6 +117,40 @@ class Run(unittest.TestCase):
         self.assertEqual(len(texts), 1)
         run("run", "--prompt", "Once upon a time", "--max-new", "4", "--cache", "bf16")
 
+    def test_sampling_repeats_with_its_seed(self):
+        args = ("run", "--prompt", "Once upon a time", "--max-new", "16", "--temperature", "1.1",
+                "--top-p", "0.95", "--ignore-stop")
+        first = run_json(*args)
+        again = run_json(*args, "--seed", str(first["seed"]), "--threads", "1")
+        self.assertEqual(again["ids"], first["ids"])
+        others = {tuple(run_json(*args, "--seed", str(seed))["ids"]) for seed in range(4)}
+        self.assertGreater(len(others), 1)
+
+    def test_drafts_change_no_token(self):
+        text = "one two three four five six seven eight nine ten one two three four five"
+        for sampling in ((), ("--temperature", "1", "--seed", "5")):
+            args = ("run", "--prompt", text, "--max-new", "40", "--ignore-stop", *sampling)
+            off = run_json(*args, "--spec", "off")
+            self.assertEqual(off["drafts"]["passes"], 0)
+            for mode in ("auto", "1", "8"):
+                self.assertEqual(run_json(*args, "--spec", mode)["ids"], off["ids"])
+            self.assertEqual(run_json(*args, env={"K3_SPEC": "3"})["ids"], off["ids"])
+        # The small model repeats itself when it always takes the most likely token.
+        always = run_json("run", "--prompt", "Once upon a time", "--max-new", "200",
+                          "--ignore-stop", "--spec", "8")
+        self.assertGreater(always["drafts"]["accepted_tokens"], 0)
+
+    def test_bias_and_logprobs(self):
+        args = ("run", "--prompt", PROMPTS[0]["text"], "--max-new", "3", "--ignore-stop")
+        out = run_json(*args, "--logprobs", "2")
+        self.assertEqual([p["id"] for p in out["logprobs"]], out["ids"])
+        self.assertEqual(out["logprobs"][0]["top"][0]["token"], " Paris")
+        self.assertLessEqual(out["logprobs"][0]["logprob"], 0)
+        self.assertEqual(len(out["logprobs"][0]["top"]), 2)
+        self.assertNotIn("logprobs", run_json(*args))
+        other = run_json(*args, "--logit-bias", f"{out['ids'][0]}:-100", "--logit-bias", "7:1")
+        self.assertNotEqual(other["ids"][0], out["ids"][0])
+
     def test_interrupt_prints_what_there_is_and_exits_130(self):
         process = subprocess.Popen(
             PROGRAM + ["run", "--prompt", "Once upon a time", "--max-new", "100000",
@@ -161,6 +196,19 @@ class Run(unittest.TestCase):
             (("run", "--prompt", "a", "--isa", "mmx"), "instruction set"),
             (("run", "--prompt", "a", "--logits", "/nowhere/x"), "/nowhere/x"),
             (("run", "--prompt", "a b c d e f g h", "--context", "2"), "--context"),
+            (("run", "--prompt", "a", "--temperature", "-1"), "temperature"),
+            (("run", "--prompt", "a", "--top-p", "0"), "top-p"),
+            (("run", "--prompt", "a", "--top-k", "-1"), "top-k"),
+            (("run", "--prompt", "a", "--min-p", "1"), "min-p"),
+            (("run", "--prompt", "a", "--repetition-penalty", "0"), "repetition penalty"),
+            (("run", "--prompt", "a", "--presence-penalty", "1000"), "presence penalty"),
+            (("run", "--prompt", "a", "--frequency-penalty", "nan"), "frequency penalty"),
+            (("run", "--prompt", "a", "--logit-bias", "5"), "ID:VALUE"),
+            (("run", "--prompt", "a", "--logit-bias", "5:1000"), "logit bias"),
+            (("run", "--prompt", "a", "--logit-bias", "99999:1"), "logit bias"),
+            (("run", "--prompt", "a", "--logprobs", "-1"), "logprobs"),
+            (("run", "--prompt", "a", "--spec", "9"), "--spec"),
+            (("run", "--prompt", "a", "--spec", "fast"), "--spec"),
             (("tokenize", "--decode", "4608"), "4608"),
             (("render", "/nowhere"), "/nowhere"),
             (("info", "--model", "/nowhere"), "/nowhere"),

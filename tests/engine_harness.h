@@ -19,6 +19,7 @@ inline std::unique_ptr<Engine> OpenEngine(const std::string& dir, int threads,
   options.model_dir = dir;
   options.threads = threads;
   options.cpu_isa = cpu_isa;
+  options.spine = SpineFormat::kBf16;  // whatever lies beside the files
   return Engine::Open(options);
 }
 

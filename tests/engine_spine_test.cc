@@ -31,6 +31,7 @@ class LinkedModel {
  public:
   explicit LinkedModel(const std::string& source) {
     for (const auto& entry : fs::directory_iterator(source)) {
+      if (!entry.is_regular_file()) continue;  // not what earlier runs keep beside the files
       fs::create_symlink(fs::absolute(entry.path()),
                          dir() + "/" + entry.path().filename().string());
     }
@@ -101,7 +102,7 @@ class StreamedSpine : public testing::TestWithParam<SpineFormat> {
 TEST_P(StreamedSpine, BitsDoNotDependOnTheBudget) {
   const auto tokens = SomeTokens();
   const auto resident = Engine::Open(Options(dir(), 1 << 30, GetParam()));
-  EXPECT_EQ(PlanNote(*resident, "spine"), "14 of 14 layers resident");
+  EXPECT_EQ(PlanNote(*resident, "spine"), "all of it");
   const auto want = AppendAll(*resident->NewSession(), tokens, 0);
   // Program and heap differ a little from one opening to the next.
   const uint64_t least = LeastRam(dir(), GetParam()) + kMiB;
@@ -109,7 +110,7 @@ TEST_P(StreamedSpine, BitsDoNotDependOnTheBudget) {
   for (const uint64_t more : {uint64_t{0}, 2 * kMiB, 6 * kMiB, 12 * kMiB, 24 * kMiB}) {
     const auto engine = Engine::Open(Options(dir(), least + more, GetParam()));
     const std::string note = PlanNote(*engine, "spine");
-    streamed |= note != "14 of 14 layers resident";
+    streamed |= note != "all of it";
     const auto session = engine->NewSession();
     EXPECT_EQ(AppendAll(*session, tokens, 0), want) << note;
     // A pass that is cancelled halfway leaves the ring somewhere else.

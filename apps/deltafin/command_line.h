@@ -16,10 +16,12 @@ namespace deltafin {
 void AddRunCommand(CLI::App& app, int* status);
 void AddTokenizeCommand(CLI::App& app, int* status);
 void AddRenderCommand(CLI::App& app, int* status);
+void AddSessionsCommand(CLI::App& app, int* status);
 void AddInfoCommand(CLI::App& app, int* status);
 void AddConvertCommand(CLI::App& app, int* status);
 void AddBenchCommand(CLI::App& app, int* status);
 void AddTraceCommand(CLI::App& app, int* status);
+void AddSynthCommand(CLI::App& app, int* status);
 
 // The text of an argument, a file or, for "-", standard input. Throws Error.
 std::string ReadTextFile(const std::string& path_or_dash);

@@ -26,10 +26,12 @@ int Main(int argc, char** argv) {
   AddRunCommand(app, &status);
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
+  AddSessionsCommand(app, &status);
   AddInfoCommand(app, &status);
   AddConvertCommand(app, &status);
   AddBenchCommand(app, &status);
   AddTraceCommand(app, &status);
+  AddSynthCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -15,6 +15,8 @@
 #include "environment.h"
 #include "interrupt.h"
 #include "model_options.h"
+#include "sampling_options.h"
+#include "saved_run.h"
 #include "token_ids.h"
 
 namespace deltafin {
@@ -24,6 +26,8 @@ constexpr int64_t kDefaultNewTokens = 256;
 
 struct RunOptions {
   ModelOptions model;
+  SamplingFlags sampling;
+  SessionFlags session;
   std::string text;  // positional
   std::string prompt;
   std::string prompt_file;
@@ -39,10 +43,14 @@ struct RunOptions {
   std::optional<int64_t> max_new;
 };
 
+int NumPrompts(const RunOptions& options) {
+  return !options.text.empty() + !options.prompt.empty() + !options.prompt_file.empty() +
+         !options.ids.empty();
+}
+
 // The prompt's text from whichever source was given; exactly one must be.
 std::string PromptText(const RunOptions& options) {
-  const int sources = !options.text.empty() + !options.prompt.empty() +
-                      !options.prompt_file.empty() + !options.ids.empty();
+  const int sources = NumPrompts(options);
   if (sources != 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 "run: expected one prompt (TEXT, -, --prompt, --prompt-file or --ids), got " +
@@ -214,13 +222,44 @@ double Rate(size_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
 }
 
-void PrintTimings(const std::vector<TokenId>& prompt, const GenerateResult& result) {
+void PrintTimings(const std::vector<TokenId>& prompt, const GenerateOptions& generate,
+                  const GenerateResult& result) {
+  if (result.draft_passes > 0) {
+    std::fprintf(stderr, "%lld of %lld guessed tokens were right, in %lld passes\n",
+                 static_cast<long long>(result.accepted_tokens),
+                 static_cast<long long>(result.drafted_tokens),
+                 static_cast<long long>(result.draft_passes));
+  }
+  if (generate.sampling.temperature > 0) {
+    std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(generate.sampling.seed));
+  }
   std::fprintf(stderr,
                "%zu prompt tokens in %.2f s (%.1f per second), %zu new tokens in %.2f s "
                "(%.1f per second), %s\n",
                prompt.size(), result.prefill_seconds, Rate(prompt.size(), result.prefill_seconds),
                result.tokens.size(), result.decode_seconds,
                Rate(result.tokens.size(), result.decode_seconds), FinishName(result.finish_reason));
+}
+
+Json LogprobsJson(const Tokenizer& tokenizer, const GenerateResult& result) {
+  // Half a character has no spelling in JSON: its bytes come as U+FFFD.
+  const auto spelling = [&](TokenId id) {
+    StreamDecoder decoder;
+    std::string text = decoder.Push(tokenizer.Bytes(id));
+    return text + decoder.Finish();
+  };
+  Json positions = Json::array();
+  for (size_t i = 0; i < result.logprobs.size(); ++i) {
+    Json top = Json::array();
+    for (const TokenLogprob& entry : result.logprobs[i].top) {
+      top.push_back({{"id", entry.id}, {"token", spelling(entry.id)}, {"logprob", entry.logprob}});
+    }
+    positions.push_back({{"id", result.tokens[i]},
+                         {"token", spelling(result.tokens[i])},
+                         {"logprob", result.logprobs[i].chosen},
+                         {"top", top}});
+  }
+  return positions;
 }
 
 double Percent(uint64_t part, uint64_t of) {
@@ -261,8 +300,9 @@ Json ExpertsJson(const Engine& engine) {
           {"wait_seconds", all.wait_seconds}, {"layers", layers}};
 }
 
-void PrintJson(const std::vector<TokenId>& prompt, const GenerateResult& result,
-               const Output& output, const Engine& engine) {
+void PrintJson(const Engine& engine, const std::vector<TokenId>& prompt,
+               const GenerateOptions& generate, const GenerateResult& result,
+               const Output& output) {
   Json json{{"prompt_ids", prompt},
             {"ids", result.tokens},
             {"text", output.text()},
@@ -275,6 +315,11 @@ void PrintJson(const std::vector<TokenId>& prompt, const GenerateResult& result,
     }
     json["tool_calls"] = calls;
   }
+  if (generate.sampling.temperature > 0) json["seed"] = generate.sampling.seed;
+  if (generate.top_logprobs > 0) json["logprobs"] = LogprobsJson(engine.tokenizer(), result);
+  json["drafts"] = {{"passes", result.draft_passes},
+                    {"drafted_tokens", result.drafted_tokens},
+                    {"accepted_tokens", result.accepted_tokens}};
   json["timings"] = {
       {"prefill_seconds", result.prefill_seconds},
       {"prefill_tokens_per_second", Rate(prompt.size(), result.prefill_seconds)},
@@ -284,41 +329,108 @@ void PrintJson(const std::vector<TokenId>& prompt, const GenerateResult& result,
   std::cout << json.dump() << std::endl;
 }
 
+// What this run adds to the conversation, and how its answer is read.
+struct Turn {
+  std::vector<TokenId> prompt;  // empty: the answer goes on
+  std::unique_ptr<ChatParser> parser;
+  bool chat = false;
+  bool thinking = true;
+};
+
+Turn FirstTurn(const RunOptions& options, const std::string& text, ReasoningEffort effort,
+               const Tokenizer& tokenizer) {
+  Turn turn;
+  turn.chat = options.chat;
+  if (options.chat) {
+    const RenderedChat chat = RenderSimpleChat({options.system, text, effort, !options.no_think});
+    turn.prompt = chat.Encode(tokenizer);
+    turn.thinking = chat.thinking;
+    turn.parser = ChatParser::Create(tokenizer, chat.thinking);
+  } else {
+    turn.prompt =
+        options.ids.empty() ? tokenizer.Encode(text, Specials::kPlain) : ParseTokenIds(options.ids);
+  }
+  return turn;
+}
+
+bool Contains(const std::vector<TokenId>& ids, TokenId id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+Turn NextTurn(const RunOptions& options, const std::string& text, const SavedRun& saved,
+              const Session& session, const Engine& engine) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "--session: " + why);
+  };
+  if (!options.system.empty()) refuse("--system belongs to the first turn, this one has begun");
+  if (options.chat && !saved.chat) refuse("it is a plain text, which --chat cannot go on with");
+  if (saved.chat && !options.ids.empty()) refuse("--ids does not go with a chat");
+  const bool complete = Contains(engine.stop_tokens(), session.tokens().back());
+  Turn turn;
+  if (NumPrompts(options) == 0) {
+    if (complete && !options.ignore_stop) refuse("the last answer is complete: pass a prompt");
+    turn.chat = saved.chat;
+    turn.thinking = saved.thinking;
+    if (!saved.chat) return turn;
+    // The parser must know what was said before the cut.
+    turn.parser = ChatParser::Create(engine.tokenizer(), saved.thinking);
+    const std::span<const TokenId> ids = session.tokens();
+    for (TokenId id : ids.subspan(session.first_generated())) (void)turn.parser->Push(id);
+    return turn;
+  }
+  if (saved.chat && !complete) {
+    refuse("the last answer was cut off: let it finish first (the same command without a prompt)");
+  }
+  RunOptions next = options;
+  next.chat = saved.chat;
+  // The effort was stated in the first turn.
+  return FirstTurn(next, text, ReasoningEffort::kNone, engine.tokenizer());
+}
+
+// Without --seed a conversation keeps the seed that it began with.
+void ShareSeed(const RunOptions& options, SavedRun& saved, GenerateOptions* generate) {
+  if (saved.exists() && !options.sampling.seed.has_value()) generate->sampling.seed = saved.seed;
+  saved.seed = generate->sampling.seed;
+}
+
 int Run(const RunOptions& options) {
-  CheckChatFlags(options);
-  const std::string text = PromptText(options);
+  EngineOptions engine_options = ToEngineOptions(options.model);
+  engine_options.max_draft_tokens = MaxDraftTokens(options.sampling);
+  std::optional<SavedRun> saved;
+  if (!options.session.name.empty()) saved.emplace(options.session, engine_options.model_dir);
+  const bool resumed = saved && saved->exists();
+  if (!resumed) CheckChatFlags(options);
+  const std::string text = resumed && NumPrompts(options) == 0 ? "" : PromptText(options);
   const ReasoningEffort effort = ParseEffort(options.effort);
+  GenerateOptions generate;
+  ApplySamplingFlags(options.sampling, &generate);
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
-  const auto engine = Engine::Open(ToEngineOptions(options.model));
+  const auto engine = Engine::Open(engine_options);
   for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
 
   const Tokenizer& tokenizer = engine->tokenizer();
-  std::vector<TokenId> prompt;
-  std::unique_ptr<ChatParser> parser;
-  if (options.chat) {
-    const RenderedChat chat = RenderSimpleChat({options.system, text, effort, !options.no_think});
-    prompt = chat.Encode(tokenizer);
-    parser = ChatParser::Create(tokenizer, chat.thinking);
-  } else {
-    prompt =
-        options.ids.empty() ? tokenizer.Encode(text, Specials::kPlain) : ParseTokenIds(options.ids);
+  const auto session = engine->NewSession();
+  if (resumed) saved->Restore(*session);
+  Turn turn = resumed ? NextTurn(options, text, *saved, *session, *engine)
+                      : FirstTurn(options, text, effort, tokenizer);
+  const std::vector<TokenId>& prompt = turn.prompt;
+  if (saved) {
+    ShareSeed(options, *saved, &generate);
+    saved->chat = turn.chat;
+    saved->thinking = turn.thinking;
   }
 
   CatchInterrupts();
   const auto cancelled = [] { return InterruptSignal() != 0; };
-  const auto session = engine->NewSession();
-  Output output(tokenizer, std::move(parser), !options.json);
-  GenerateOptions generate;
+  Output output(tokenizer, std::move(turn.parser), !options.json);
   generate.stop_at_stop_tokens = !options.ignore_stop;
   // An answer ends by itself; a raw continuation need not.
   generate.max_new_tokens =
-      options.max_new.value_or(options.chat ? engine->info().context_tokens : kDefaultNewTokens);
+      options.max_new.value_or(turn.chat ? engine->info().context_tokens : kDefaultNewTokens);
   generate.cancelled = cancelled;
   const std::vector<TokenId>& stops = engine->stop_tokens();
   generate.on_token = [&](TokenId id) {
-    const bool is_stop =
-        !options.ignore_stop && std::find(stops.begin(), stops.end(), id) != stops.end();
-    output.Push(id, is_stop);
+    output.Push(id, !options.ignore_stop && Contains(stops, id));
     return !cancelled();
   };
 
@@ -339,14 +451,15 @@ int Run(const RunOptions& options) {
     logits_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  GenerateResult result = session->Generate(unread, generate);
+  GenerateResult result =
+      saved ? saved->Generate(*session, unread, generate) : session->Generate(unread, generate);
   result.prefill_seconds += logits_seconds;
   output.Finish();
   if (picks) picks->Close();
   if (options.json) {
-    PrintJson(prompt, result, output, *engine);
+    PrintJson(*engine, prompt, generate, result, output);
   } else {
-    PrintTimings(prompt, result);
+    PrintTimings(prompt, generate, result);
     PrintExperts(engine->expert_counters());
   }
   return result.finish_reason == FinishReason::kCancelled ? 128 + InterruptSignal() : 0;
@@ -387,6 +500,8 @@ void AddRunCommand(CLI::App& app, int* status) {
   command->add_flag("--json", options->json,
                     "One JSON object on stdout: prompt_ids, ids, text, reasoning, finish_reason, "
                     "timings, experts");
+  AddSamplingFlags(*command, &options->sampling);
+  AddSessionFlags(*command, &options->session);
   AddModelOptions(*command, &options->model);
   command->callback([options, status] { *status = Run(*options); });
 }

@@ -22,6 +22,9 @@ struct EngineOptions {
   int64_t context_tokens = 0;  // a session may hold this many; 0: 8,192 or what the model allows
   CacheFormat cache_format = CacheFormat::kF32;
   SpineFormat spine = SpineFormat::kAuto;
+  // Room for drafts of this many tokens (at most 8; docs/decoding.md); 0: none. kAutoDraft: 8 if
+  // they take little of the memory, else none.
+  int64_t max_draft_tokens = 0;
   Prefetch prefetch = Prefetch::kAuto;
   std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
@@ -49,6 +52,7 @@ struct ModelInfo {
   uint64_t expert_bytes = 0;       // of one expert
   uint64_t bytes_per_token = 0;    // weights that one decoded token touches
   int num_shards = 0;
+  int64_t max_draft_tokens = 0;  // that the plan has room for
 };
 
 // Immutable after Open. Thread-safe, but sessions of one engine run one at a time.

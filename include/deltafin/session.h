@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "deltafin/engine.h"
+#include "deltafin/sampling.h"
 #include "deltafin/types.h"
 
 namespace deltafin {
@@ -23,15 +25,26 @@ class Snapshot {
 struct GenerateOptions {
   int64_t max_new_tokens = 0;
   bool stop_at_stop_tokens = true;
-  // Called for every token as it comes, stop tokens included. Return false to cancel.
+  SamplingOptions sampling;  // greedy
+  int64_t top_logprobs = 0;  // with each token, log probabilities of this many; 0: none at all
+  // Guesses at the next tokens that one pass may check: changes the time, never a token. 0: none;
+  // kAutoDraft: as many as pay; N: up to N whenever there is a guess, at most the engine's
+  // max_draft_tokens.
+  int64_t draft_tokens = 0;
+  // Called for every token as it comes, stop tokens included. Return false to cancel. Must not use
+  // the session.
   std::function<bool(TokenId)> on_token;
   // Asked between layers; return true to cancel.
   std::function<bool()> cancelled;
 };
 
 struct GenerateResult {
-  std::vector<TokenId> tokens;  // a stop token that ended it is the last one
+  std::vector<TokenId> tokens;             // a stop token that ended it is the last one
+  std::vector<PositionLogprobs> logprobs;  // of each token, if wanted
   FinishReason finish_reason = FinishReason::kLength;
+  int64_t drafted_tokens = 0;   // guesses that were checked
+  int64_t accepted_tokens = 0;  // of them right
+  int64_t draft_passes = 0;
   double prefill_seconds = 0;
   double decode_seconds = 0;  // of the tokens after the first
 };
@@ -65,10 +78,12 @@ class Session {
   // Logits after the last token that entered the state. Requires one.
   virtual std::span<const float> last_logits() const = 0;
 
-  // Appends `prompt` and then the greedy choice (lowest id on ties) until a stop token,
+  // Appends `prompt` and then tokens that options.sampling chooses until a stop token,
   // max_new_tokens, a full context (both kLength) or cancellation. The last token generated is part
   // of tokens(), and enters the state with the next call. prompt must not be empty when the session
-  // is. Errors as Append, except that cancellation is a finish reason.
+  // is; an empty one goes on with the same answer, as if the call before had not ended. Errors as
+  // Append, and Error(kInvalidArgument) for an impossible option, except that cancellation is a
+  // finish reason.
   virtual GenerateResult Generate(std::span<const TokenId> prompt,
                                   const GenerateOptions& options) = 0;
 
@@ -77,6 +92,17 @@ class Session {
 
   virtual std::unique_ptr<Snapshot> Save() const = 0;
   virtual void Restore(const Snapshot& snapshot) = 0;
+
+  // Where the text since the last prompt begins: what was generated, as an index of tokens().
+  virtual size_t first_generated() const = 0;
+  // Writes the session to a file (saved_sessions.h says where they lie), which is there whole or
+  // not at all; `note` is kept for the caller. Folders are made. Throws Error(kIo), or as Save.
+  virtual void SaveTo(const std::string& path, const std::string& note) const = 0;
+  // Goes on where a file was saved, with the same bits as if it had never been. Returns its note.
+  // Throws Error(kNotFound); Error(kCorrupt) when the file is damaged; Error(kInvalidArgument) when
+  // it was computed with another model, latent cache or spine; Error(kOutOfMemory) when it is
+  // longer than the context that was planned for. The session is then as it was.
+  virtual std::string RestoreFrom(const std::string& path) = 0;
 };
 
 }  // namespace deltafin

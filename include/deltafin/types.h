@@ -17,6 +17,9 @@ enum class SpineFormat : uint8_t {
   kInt8,  // converted (convert.h): half the bytes, other results
 };
 
+// As a number of draft tokens: the engine decides.
+inline constexpr int64_t kAutoDraft = -1;
+
 // Whether experts are read before the router has picked them. Never changes a result.
 enum class Prefetch : uint8_t {
   kAuto,  // in the layers where it pays

@@ -15,7 +15,8 @@ namespace deltafin {
 
 PageBuffer::PageBuffer(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
-  void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) {
     throw Error(ErrorCode::kOutOfMemory,
                 format("the system has no {} bytes of memory left; use a smaller --ram", bytes));

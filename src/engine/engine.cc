@@ -10,12 +10,16 @@
 #include "engine/engine_impl.h"
 #include "engine/resources.h"
 #include "engine/session_impl.h"
+#include "engine/speculation.h"
+#include "io/memory_limits.h"
 #include "io/read_queue.h"
 
 namespace deltafin {
 namespace {
 
 constexpr int64_t kDefaultContextTokens = 8192;
+// Drafts that nobody asked for may take this part of the memory.
+constexpr uint64_t kDraftShare = 16;
 
 std::string Bytes(uint64_t bytes) {
   const double b = static_cast<double>(bytes);
@@ -62,8 +66,11 @@ EngineImpl::EngineImpl(const EngineOptions& options)
   SpineSource spine = ChooseSpine(*checkpoint_, options_.spine, &spine_note_);
   spine_format_ = spine.format;
   info_.spine_bytes = spine.TotalBytes();
-  plan_ = PlanEngine(*checkpoint_, spine, options_, threads);
+  ChooseDraftSize();
+  plan_ = PlanEngine(*checkpoint_, spine, options_, threads,
+                     Speculation::Bytes(c, info_.max_draft_tokens));
   max_logits_positions_ = MaxLogitsPositions(c, plan_.positions);
+  info_.max_draft_tokens = std::min(info_.max_draft_tokens, max_logits_positions_ - 1);
 
   pool_ = std::make_unique<ThreadPool>(threads);
   device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
@@ -74,6 +81,19 @@ EngineImpl::EngineImpl(const EngineOptions& options)
       {plan_.expert_slots, options_.prefetch, JoinPath(options_.model_dir, ".deltafin/heat")});
   model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_);
   FillInfo();
+}
+
+// What drafts need must leave the weights their room: each draft token reads experts of its own.
+void EngineImpl::ChooseDraftSize() {
+  const int64_t wanted = options_.max_draft_tokens;
+  if (wanted < kAutoDraft || wanted > kMaxDraftTokens) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("draft tokens: expected 0 to {}, got {}", kMaxDraftTokens, wanted));
+  }
+  const uint64_t budget =
+      options_.ram_bytes != 0 ? options_.ram_bytes : ReadMemoryLimits().limit_bytes / 2;
+  const bool fits = Speculation::Bytes(config(), kMaxDraftTokens) <= budget / kDraftShare;
+  info_.max_draft_tokens = wanted != kAutoDraft ? wanted : fits ? kMaxDraftTokens : 0;
 }
 
 void EngineImpl::FillInfo() {
@@ -99,15 +119,12 @@ void EngineImpl::FillInfo() {
 }
 
 std::string EngineImpl::DescribeSpine() const {
-  const int64_t num_layers = info_.num_layers + 1;  // the head counts as one
   const std::string name = spine_format_ == WeightFormat::kInt8
                                ? "int8 (converted: not the released bits)"
                                : "bf16 (as released)";
-  if (plan_.resident_layers == num_layers) {
-    return format("spine {}, {} in RAM", name, Bytes(plan_.spine_bytes));
-  }
-  return format("spine {}, {} of {} layers in RAM, {} read for every pass", name,
-                plan_.resident_layers, num_layers, Bytes(info_.spine_bytes - plan_.spine_bytes));
+  if (plan_.spine_is_resident) return format("spine {}, {} in RAM", name, Bytes(info_.spine_bytes));
+  return format("spine {}, {} of {} in RAM, the rest read for every pass", name,
+                Bytes(plan_.spine_bytes), Bytes(info_.spine_bytes));
 }
 
 std::vector<std::string> EngineImpl::Describe() const {
@@ -127,7 +144,6 @@ std::vector<std::string> EngineImpl::Describe() const {
 }
 
 std::vector<PlanLine> EngineImpl::plan() const {
-  const int64_t num_layers = info_.num_layers + 1;
   return {
       {"limit", plan_.limit_bytes, plan_.limit_name},
       {"available now", plan_.available_bytes,
@@ -136,13 +152,13 @@ std::vector<PlanLine> EngineImpl::plan() const {
       {"budget", plan_.budget_bytes, plan_.limited_by == plan_.limit_name ? "" : plan_.limited_by},
       {"program", plan_.program_bytes, "code, indexes, tokenizer, stacks, lists"},
       {"session state", plan_.state_bytes,
-       format("{} tokens of context, latent cache {}", info_.context_tokens,
-              options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16")},
+       format("{} tokens of context, latent cache {}, drafts of {}", info_.context_tokens,
+              options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16", info_.max_draft_tokens)},
       {"working memory", plan_.workspace_bytes, format("passes of {} positions", plan_.positions)},
       {"small tensors", plan_.tables_bytes, "norms, convolutions, gates, scales"},
       {"read ahead", plan_.buffer_bytes, "ring of the streamed spine"},
       {"spine", plan_.spine_bytes,
-       format("{} of {} layers resident", plan_.resident_layers, num_layers)},
+       plan_.spine_is_resident ? "all of it" : format("of {}", Bytes(info_.spine_bytes))},
       {"expert slots", plan_.expert_bytes, format("{} experts", plan_.expert_slots)},
       {"unused", plan_.budget_bytes - plan_.used_bytes(), ""},
   };

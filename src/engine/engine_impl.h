@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "deltafin/engine.h"
 #include "device/device.h"
+#include "engine/session_file.h"
 #include "io/read_queue.h"
 #include "model/model.h"
 #include "store/checkpoint.h"
@@ -36,16 +38,21 @@ class EngineImpl : public Engine {
   const ModelConfig& config() const { return checkpoint_->config(); }
   Model& model() { return *model_; }
   Device& device() { return *device_; }
+  // What a saved session must have been computed with. Reads the shards' headers once.
+  const SessionOrigin& session_origin();
   CacheFormat cache_format() const { return options_.cache_format; }
   // Positions of a pass that the plan has room for, and of those with logits.
   int64_t max_positions() const { return plan_.positions; }
   int64_t max_logits_positions() const { return max_logits_positions_; }
 
  private:
+  void ChooseDraftSize();
   void FillInfo();
   std::string DescribeSpine() const;
 
   EngineOptions options_;
+  std::once_flag origin_once_;
+  SessionOrigin origin_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<TokenId> stop_tokens_;

@@ -73,13 +73,14 @@ int64_t MaxLogitsPositions(const ModelConfig& config, int64_t positions) {
 }
 
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
-                      const EngineOptions& options, int threads) {
+                      const EngineOptions& options, int threads, uint64_t draft_bytes) {
   const ModelConfig& c = checkpoint.config();
   const MemoryLimits limits = ReadMemoryLimits();
   PlanRequest request;
   request.ram_bytes = options.ram_bytes;
   request.program_bytes = ProgramBytes(limits, threads);
-  request.state_bytes = SequenceState::Bytes(c, options.cache_format, options.context_tokens);
+  request.state_bytes =
+      SequenceState::Bytes(c, options.cache_format, options.context_tokens) + draft_bytes;
   request.max_positions = kMaxPositions;
   request.workspace_bytes = [&c, threads](int64_t positions) {
     // The embedding and two rows of logits are on the host besides.

@@ -19,8 +19,9 @@ SpineSource ChooseSpine(const Checkpoint& checkpoint, SpineFormat wanted, std::s
 int64_t MaxLogitsPositions(const ModelConfig& config, int64_t positions);
 
 // Measures what the process takes already, and plans the rest. Call it when everything that stays
-// (indexes, tokenizer) has been loaded and before the first thread is started.
+// (indexes, tokenizer) has been loaded and before the first thread is started. `draft_bytes` is
+// what drafts take besides the state of a session.
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
-                      const EngineOptions& options, int threads);
+                      const EngineOptions& options, int threads, uint64_t draft_bytes);
 
 }  // namespace deltafin

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "engine/ngram_source.h"
 #include "engine/session_impl.h"
 
 namespace deltafin {
@@ -18,14 +19,10 @@ struct SnapshotImpl : Snapshot {
 
   const EngineImpl* engine = nullptr;
   std::vector<TokenId> tokens;
+  size_t first_generated = 0;
   std::vector<float> last_logits;
   std::vector<std::byte> state;
 };
-
-// The lowest id wins a tie.
-TokenId Argmax(std::span<const float> logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -98,6 +95,7 @@ void SessionImpl::Append(std::span<const TokenId> tokens, int64_t chunk,
   CheckUsable();
   CheckTokens(tokens);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  first_generated_ = tokens_.size();
   CatchUp(chunk, logits, cancelled);
 }
 
@@ -130,38 +128,77 @@ std::span<const float> SessionImpl::last_logits() const {
   return last_logits_;
 }
 
+void SessionImpl::CheckOptions(const GenerateOptions& options) const {
+  if (options.top_logprobs < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("logprobs: expected at least 0, got {}", options.top_logprobs));
+  }
+  const int64_t room = engine_.info().max_draft_tokens;
+  if (options.draft_tokens < kAutoDraft || options.draft_tokens > room) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("draft tokens: expected at most {}, which the engine was opened with room "
+                       "for, got {}",
+                       room, options.draft_tokens));
+  }
+}
+
+void SessionImpl::set_draft_source(std::unique_ptr<DraftSource> source) {
+  speculation_ = std::make_unique<Speculation>(engine_.config(), engine_.device(),
+                                               engine_.info().max_draft_tokens, std::move(source));
+}
+
 GenerateResult SessionImpl::Generate(std::span<const TokenId> prompt,
                                      const GenerateOptions& options) {
   CheckUsable();
   CheckTokens(prompt);
+  CheckOptions(options);
+  Sampler sampler(options.sampling, engine_.config().vocab_size);
   if (tokens_.empty() && prompt.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "prompt: expected at least one token, got none");
   }
   tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());
+  if (!prompt.empty()) first_generated_ = tokens_.size();
 
   GenerateResult result;
   const std::vector<TokenId>& stops = engine_.stop_tokens();
   auto start = std::chrono::steady_clock::now();
+  const Accept accept = [&](std::span<const float> logits) {
+    const TokenId token = sampler.Choose(logits, tokens_, first_generated_);
+    if (options.top_logprobs > 0) {
+      result.logprobs.push_back(LogprobsOf(logits, token, options.top_logprobs));
+    }
+    tokens_.push_back(token);
+    result.tokens.push_back(token);
+    result.decode_seconds = SecondsSince(start);
+    result.finish_reason = FinishReason::kCancelled;
+    if (options.on_token && !options.on_token(token)) return false;
+    result.finish_reason = FinishReason::kStop;
+    if (options.stop_at_stop_tokens &&
+        std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      return false;
+    }
+    result.finish_reason = FinishReason::kLength;
+    return true;
+  };
   try {
     CatchUp(0, nullptr, options.cancelled);
     result.prefill_seconds = SecondsSince(start);
     start = std::chrono::steady_clock::now();
-    while (static_cast<int64_t>(result.tokens.size()) < options.max_new_tokens &&
-           !ContextIsFull()) {
-      CatchUp(0, nullptr, options.cancelled);  // the token chosen last
-      const TokenId token = Argmax(last_logits_);
-      tokens_.push_back(token);
-      result.tokens.push_back(token);
-      result.decode_seconds = SecondsSince(start);
-      if (options.on_token && !options.on_token(token)) {
-        result.finish_reason = FinishReason::kCancelled;
-        break;
+    bool go_on = true;
+    while (go_on && !ContextIsFull()) {
+      const int64_t remaining = options.max_new_tokens - std::ssize(result.tokens);
+      if (remaining <= 0) break;
+      const std::vector<TokenId> draft = NextDraft(options, remaining);
+      if (draft.empty()) {
+        go_on = PlainStep(options, accept);
+        continue;
       }
-      if (options.stop_at_stop_tokens &&
-          std::find(stops.begin(), stops.end(), token) != stops.end()) {
-        result.finish_reason = FinishReason::kStop;
-        break;
-      }
+      const int64_t before = std::ssize(result.tokens);
+      go_on = DraftStep(draft, options, accept);
+      const int64_t added = std::ssize(result.tokens) - before;
+      ++result.draft_passes;
+      result.drafted_tokens += std::ssize(draft);
+      result.accepted_tokens += added - 1;
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCancelled) throw;
@@ -170,11 +207,72 @@ GenerateResult SessionImpl::Generate(std::span<const TokenId> prompt,
   return result;
 }
 
+std::vector<TokenId> SessionImpl::NextDraft(const GenerateOptions& options, int64_t remaining) {
+  if (options.draft_tokens == 0 || engine_.info().max_draft_tokens == 0 || pending() != 1) {
+    return {};
+  }
+  if (trace_ != nullptr) return {};  // an observer sees every token once
+  if (speculation_ == nullptr) set_draft_source(std::make_unique<NgramSource>());
+  // A pass yields one token more than it has guesses.
+  const int64_t room = engine_.info().context_tokens - std::ssize(tokens_);
+  return speculation_->Propose(tokens_, options.draft_tokens, std::min(remaining, room) - 1);
+}
+
+bool SessionImpl::PlainStep(const GenerateOptions& options, const Accept& accept) {
+  const bool one_pass = pending() == 1;  // the token chosen last
+  const auto start = std::chrono::steady_clock::now();
+  CatchUp(0, nullptr, options.cancelled);
+  if (one_pass && speculation_ != nullptr) speculation_->RecordPlain(SecondsSince(start));
+  return accept(last_logits_);
+}
+
+// One pass over the token chosen last and the guesses. Every position is decided as it would be
+// without guesses, as long as the guess before it was what was decided; the rest is taken back.
+bool SessionImpl::DraftStep(std::span<const TokenId> draft, const GenerateOptions& options,
+                            const Accept& accept) {
+  const auto drafted = std::ssize(draft);
+  std::vector<TokenId> tokens = {tokens_.back()};
+  tokens.insert(tokens.end(), draft.begin(), draft.end());
+  std::vector<std::vector<float>>& logits = speculation_->logits();
+  const Run run{&state_, tokens, LogitsWanted::kAll, &speculation_->rollback()};
+  const auto sink = [&](size_t, int64_t position, std::span<const float> row) {
+    logits[position].assign(row.begin(), row.end());
+  };
+  usable_ = false;  // until the state is that of tokens_ again
+  auto start = std::chrono::steady_clock::now();
+  engine_.model().Forward({&run, 1}, sink, {options.cancelled, trace_});
+  double seconds = SecondsSince(start);
+
+  int64_t kept = 0;  // positions whose successor has been chosen
+  const auto settle = [&] {
+    start = std::chrono::steady_clock::now();
+    speculation_->rollback().Undo(state_, kept);
+    if (kept > 0) last_logits_.swap(logits[kept - 1]);
+    usable_ = true;
+    seconds += SecondsSince(start);
+  };
+  bool go_on = true;
+  try {
+    do {
+      go_on = accept(logits[kept]);
+      ++kept;
+    } while (go_on && kept <= drafted && tokens_.back() == draft[kept - 1]);
+  } catch (...) {
+    kept = std::ssize(tokens_) - (state_.num_tokens() - 1 - drafted) - 1;
+    settle();
+    throw;
+  }
+  settle();
+  speculation_->RecordDraft(drafted, kept - 1, seconds);
+  return go_on;
+}
+
 std::unique_ptr<Snapshot> SessionImpl::Save() const {
   CheckUsable();
   auto snapshot = std::make_unique<SnapshotImpl>();
   snapshot->engine = &engine_;
   snapshot->tokens = tokens_;
+  snapshot->first_generated = first_generated_;
   snapshot->last_logits = last_logits_;
   snapshot->state = state_.Save();
   return snapshot;
@@ -187,8 +285,10 @@ void SessionImpl::Restore(const Snapshot& snapshot) {
   }
   state_.Restore(saved->state);
   tokens_ = saved->tokens;
+  first_generated_ = saved->first_generated;
   last_logits_ = saved->last_logits;
   usable_ = true;
+  if (speculation_ != nullptr) speculation_->Reset();
 }
 
 }  // namespace deltafin

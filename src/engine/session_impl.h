@@ -6,6 +6,8 @@
 
 #include "deltafin/session.h"
 #include "engine/engine_impl.h"
+#include "engine/sampler.h"
+#include "engine/speculation.h"
 #include "model/sequence_state.h"
 #include "model/trace.h"
 
@@ -24,11 +26,17 @@ class SessionImpl : public Session {
   GenerateResult Generate(std::span<const TokenId> prompt, const GenerateOptions& options) override;
   std::unique_ptr<Snapshot> Save() const override;
   void Restore(const Snapshot& snapshot) override;
+  size_t first_generated() const override { return first_generated_; }
+  void SaveTo(const std::string& path, const std::string& note) const override;
+  std::string RestoreFrom(const std::string& path) override;
 
   void SetOnRouterPicks(const OnRouterPicks& callback) override;
 
   // Observes the passes from now on; null ends it. For tests.
   void set_trace(TraceSink* trace) { trace_ = trace; }
+  std::vector<std::byte> state_bytes() const { return state_.Save(); }  // for tests
+  // Guesses come from `source` instead of the text. For tests.
+  void set_draft_source(std::unique_ptr<DraftSource> source);
 
  private:
   class PicksSink;
@@ -42,13 +50,25 @@ class SessionImpl : public Session {
                const std::function<void(int64_t position, std::span<const float>)>& logits,
                const std::function<bool()>& cancelled);
 
+  void CheckOptions(const GenerateOptions& options) const;
+  // One pass or none, and the tokens that follow from it: accept(logits) chooses each, appends it
+  // to tokens_ and says whether to go on. Returns that for the last.
+  using Accept = std::function<bool(std::span<const float> logits)>;
+  bool PlainStep(const GenerateOptions& options, const Accept& accept);
+  bool DraftStep(std::span<const TokenId> draft, const GenerateOptions& options,
+                 const Accept& accept);
+  // Guesses for the next step; empty: none.
+  std::vector<TokenId> NextDraft(const GenerateOptions& options, int64_t remaining);
+
   EngineImpl& engine_;
   SequenceState state_;
   std::vector<TokenId> tokens_;
+  size_t first_generated_ = 0;  // of tokens_, since the last prompt: what penalties count
   std::vector<float> last_logits_;
   bool usable_ = true;  // no pass failed half way
   TraceSink* trace_ = nullptr;
-  std::unique_ptr<TraceSink> picks_sink_;  // behind SetOnRouterPicks
+  std::unique_ptr<Speculation> speculation_;  // from the first generation that wants drafts
+  std::unique_ptr<TraceSink> picks_sink_;     // behind SetOnRouterPicks
 };
 
 }  // namespace deltafin

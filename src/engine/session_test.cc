@@ -16,6 +16,7 @@ class SessionTest : public testing::Test {
     EngineOptions options;
     options.model_dir = NanoDir();
     options.context_tokens = context_tokens;
+    options.spine = SpineFormat::kBf16;
     return Engine::Open(options);
   }
   static std::vector<TokenId> Ids(Engine& engine, const char* text) {
@@ -53,6 +54,61 @@ TEST_F(SessionTest, GeneratingInPartsGivesTheSameTokens) {
   }
   EXPECT_EQ(parts, whole);
   EXPECT_EQ(session->tokens().size(), prompt_.size() + whole.size());
+}
+
+// The same seed gives the same text however the work is divided, penalties included.
+TEST_F(SessionTest, SamplingDependsOnTheSeedAlone) {
+  GenerateOptions options;
+  options.stop_at_stop_tokens = false;
+  options.max_new_tokens = 24;
+  options.sampling.temperature = 1.2;
+  options.sampling.top_p = 0.95;
+  options.sampling.presence_penalty = 0.5;
+  options.sampling.frequency_penalty = 0.3;
+  options.sampling.seed = 7;
+  const std::vector<TokenId> whole = engine_->NewSession()->Generate(prompt_, options).tokens;
+  EXPECT_EQ(engine_->NewSession()->Generate(prompt_, options).tokens, whole);
+
+  for (int threads : {1, 3}) {
+    EngineOptions other;
+    other.model_dir = NanoDir();
+    other.threads = threads;
+    const auto engine = Engine::Open(other);
+    auto session = engine->NewSession();
+    GenerateOptions part = options;
+    part.max_new_tokens = 5;
+    std::vector<TokenId> parts = session->Generate(prompt_, part).tokens;
+    const auto snapshot = session->Save();
+    session = engine->NewSession();
+    session->Restore(*snapshot);
+    part.max_new_tokens = 19;
+    const std::vector<TokenId> rest = session->Generate({}, part).tokens;
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(parts, whole) << threads << " threads";
+  }
+  options.sampling.seed = 8;
+  EXPECT_NE(engine_->NewSession()->Generate(prompt_, options).tokens, whole);
+  options.sampling.top_p = 2;
+  EXPECT_EQ(CodeOf([&] { engine_->NewSession()->Generate(prompt_, options); }),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(SessionTest, LogprobsComeWithEveryToken) {
+  GenerateOptions options;
+  options.max_new_tokens = 5;
+  options.stop_at_stop_tokens = false;
+  options.top_logprobs = 3;
+  const GenerateResult result = engine_->NewSession()->Generate(prompt_, options);
+  ASSERT_EQ(result.logprobs.size(), result.tokens.size());
+  for (size_t i = 0; i < result.tokens.size(); ++i) {
+    ASSERT_EQ(result.logprobs[i].top.size(), 3u);
+    EXPECT_EQ(result.logprobs[i].top[0].id, result.tokens[i]);  // greedy
+    EXPECT_EQ(result.logprobs[i].top[0].logprob, result.logprobs[i].chosen);
+    EXPECT_GE(result.logprobs[i].top[1].logprob, result.logprobs[i].top[2].logprob);
+  }
+  options.top_logprobs = -1;
+  EXPECT_EQ(CodeOf([&] { engine_->NewSession()->Generate(prompt_, options); }),
+            ErrorCode::kInvalidArgument);
 }
 
 TEST_F(SessionTest, StopTokenEndsAndIsHandedOut) {

@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "base/format.h"
 #include "deltafin/error.h"
@@ -20,11 +22,11 @@ namespace {
   throw Error(ErrorCode::kIo, format("{}: cannot {} it: {}", path, what, ReasonOf(error)));
 }
 
-bool WriteAll(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
+bool WriteAll(int descriptor, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
     if (written < 0 && errno != EINTR) return false;
-    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+    if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
   }
   return true;
 }
@@ -40,12 +42,20 @@ void SyncFolder(const std::string& path) {
 }  // namespace
 
 void WriteFileAtomically(const std::string& path, std::string_view text) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+  WriteFileAtomically(path, std::span(&bytes, 1));
+}
+
+void WriteFileAtomically(const std::string& path,
+                         std::span<const std::span<const std::byte>> parts) {
   std::string temporary = path + ".XXXXXX";
   const int descriptor = ::mkstemp(temporary.data());
   if (descriptor < 0) Fail(path, "write", errno);
   // mkstemp makes files that only their owner may read.
-  const bool written =
-      ::fchmod(descriptor, 0644) == 0 && WriteAll(descriptor, text) && ::fsync(descriptor) == 0;
+  const bool written = ::fchmod(descriptor, 0644) == 0 &&
+                       std::all_of(parts.begin(), parts.end(),
+                                   [&](auto part) { return WriteAll(descriptor, part); }) &&
+                       ::fsync(descriptor) == 0;
   int error = written ? 0 : errno;
   if (::close(descriptor) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
@@ -54,6 +64,46 @@ void WriteFileAtomically(const std::string& path, std::string_view text) {
     Fail(path, "write", error);
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();
+  SyncFolder(folder.empty() ? "." : folder);
+}
+
+NewFile::NewFile(std::string path, uint64_t size)
+    : path_(std::move(path)), partial_(path_ + ".partial") {
+  descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) Fail(partial_, "create", errno);
+  if (::ftruncate(descriptor_, static_cast<off_t>(size)) == 0) return;
+  const int error = errno;
+  ::close(descriptor_);
+  ::unlink(partial_.c_str());
+  Fail(partial_, format("make {} bytes of", size).c_str(), error);
+}
+
+NewFile::~NewFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(partial_.c_str());
+}
+
+void NewFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno != EINTR) Fail(partial_, "write", errno);
+    if (written <= 0) continue;
+    offset += static_cast<uint64_t>(written);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void NewFile::Commit() {
+  if (::fsync(descriptor_) != 0) Fail(partial_, "write", errno);
+#if defined(POSIX_FADV_DONTNEED)
+  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
+#endif
+  if (::rename(partial_.c_str(), path_.c_str()) != 0) Fail(path_, "create", errno);
+  ::close(descriptor_);
+  descriptor_ = -1;
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
   SyncFolder(folder.empty() ? "." : folder);
 }
 

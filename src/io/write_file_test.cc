@@ -58,6 +58,32 @@ TEST_F(WriteFileTest, FailureLeavesTheOldFile) {
   EXPECT_THROW(WriteFileAtomically(JoinPath(dir_, "none/a"), "text"), Error);
 }
 
+TEST_F(WriteFileTest, NewFileAppearsWhenItIsWhole) {
+  const std::string path = JoinPath(dir_, "big");
+  {
+    NewFile file(path, 10);
+    file.WriteAt(7, std::as_bytes(std::span("xyz", 3)));
+    EXPECT_FALSE(fs::exists(path));
+    file.Commit();
+  }
+  EXPECT_EQ(ReadWholeFile(RealFileSystem(), path, 100), std::string(7, '\0') + "xyz");
+  { NewFile abandoned(JoinPath(dir_, "other"), 10); }
+  EXPECT_EQ(NumFiles(), 1u);
+  EXPECT_THROW(NewFile(JoinPath(dir_, "none/a"), 10), Error);
+}
+
+TEST_F(WriteFileTest, FullDiskIsAnError) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  fs::create_symlink("/dev/full", JoinPath(dir_, "a.partial"));
+  try {
+    NewFile file(JoinPath(dir_, "a"), 0);
+    file.WriteAt(0, std::as_bytes(std::span("xyz", 3)));
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);  // some kernels cannot even truncate it
+  }
+}
+
 TEST_F(WriteFileTest, MakeFolder) {
   const std::string path = JoinPath(dir_, "a/b/c");
   MakeFolder(path);

@@ -27,6 +27,8 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
     Linear(spine, matrix, x, projected, width, n);  // [n, heads * dim]
     for (size_t r = 0; r < pass.runs.size(); ++r) {
       const int64_t offset = pass.first_row[r] * width;
+      Rollback* rollback = pass.runs[r].rollback;
+      if (rollback) rollback->KeepProjection(layer, which, projected + offset);
       device_.ShortConv(y + offset, projected + offset, spine.Vector(conv),
                         pass.runs[r].state->conv_history(layer, which),
                         static_cast<int64_t>(pass.runs[r].tokens.size()), width);
@@ -49,6 +51,10 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   for (size_t r = 0; r < pass.runs.size(); ++r) {
     const int64_t row = pass.first_row[r];
     const int64_t offset = row * width;
+    Rollback* rollback = pass.runs[r].rollback;
+    if (rollback) {
+      rollback->KeepRecurrence(layer, k + offset, v + offset, alpha + offset, beta + row * heads);
+    }
     device_.KdaRecurrence(o + offset, pass.runs[r].state->kda_state(layer), q + offset, k + offset,
                           v + offset, alpha + offset, beta + row * heads,
                           static_cast<int64_t>(pass.runs[r].tokens.size()), heads, dim);

@@ -23,6 +23,7 @@ void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const For
     pass.n += static_cast<int64_t>(run.tokens.size());
     tokens.insert(tokens.end(), run.tokens.begin(), run.tokens.end());
     run.state->Reserve(run.state->num_tokens() + static_cast<int64_t>(run.tokens.size()));
+    if (run.rollback) run.rollback->Begin(*run.state, static_cast<int64_t>(run.tokens.size()));
     if (run.logits == LogitsWanted::kAll) logits_rows += static_cast<int64_t>(run.tokens.size());
     if (run.logits == LogitsWanted::kLast) ++logits_rows;
   }

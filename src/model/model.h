@@ -9,6 +9,7 @@
 
 #include "deltafin/types.h"
 #include "device/device.h"
+#include "model/rollback.h"
 #include "model/sequence_state.h"
 #include "model/trace.h"
 #include "model/workspace.h"
@@ -25,6 +26,7 @@ struct Run {
   SequenceState* state = nullptr;
   std::span<const TokenId> tokens;  // at least one, ids in the vocabulary
   LogitsWanted logits = LogitsWanted::kLast;
+  Rollback* rollback = nullptr;  // keeps what taking tokens back needs; null: nothing can be
 };
 
 // logits[vocab_size] of token `position` (from 0) of run `run`; valid during the call.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/format.h"
 #include "deltafin/error.h"
 
@@ -13,16 +14,6 @@ int64_t CacheValueBytes(CacheFormat format) { return format == CacheFormat::kBf1
 
 int64_t CacheTokenBytes(const ModelConfig& config, CacheFormat format) {
   return (config.kv_lora_rank + config.qk_rope_head_dim) * CacheValueBytes(format);
-}
-
-size_t KdaBytes(const ModelConfig& config) {
-  return static_cast<size_t>(config.kda_heads * config.kda_head_dim * config.kda_head_dim) *
-         sizeof(float);
-}
-
-// Three histories (q, k, v) of conv_kernel - 1 steps.
-size_t ConvBytes(const ModelConfig& config) {
-  return static_cast<size_t>(3 * (config.conv_kernel - 1) * config.kda_width()) * sizeof(float);
 }
 
 }  // namespace
@@ -45,6 +36,16 @@ SequenceState::SequenceState(const ModelConfig& config, Device& device, CacheFor
   }
 }
 
+size_t SequenceState::KdaBytes(const ModelConfig& config) {
+  return static_cast<size_t>(config.kda_heads * config.kda_head_dim * config.kda_head_dim) *
+         sizeof(float);
+}
+
+// Three histories (q, k, v) of conv_kernel - 1 steps.
+size_t SequenceState::ConvBytes(const ModelConfig& config) {
+  return static_cast<size_t>(3 * (config.conv_kernel - 1) * config.kda_width()) * sizeof(float);
+}
+
 int64_t SequenceState::token_bytes() const { return CacheTokenBytes(config_, format_); }
 size_t SequenceState::kda_bytes() const { return KdaBytes(config_); }
 size_t SequenceState::conv_bytes() const { return ConvBytes(config_); }
@@ -59,6 +60,11 @@ void SequenceState::Reserve(int64_t num_tokens) {
       l.page_addresses.push_back(l.pages.back().address());
     }
   }
+}
+
+void SequenceState::Truncate(int64_t num_tokens) {
+  DF_CHECK(num_tokens >= 0 && num_tokens <= num_tokens_);
+  num_tokens_ = num_tokens;
 }
 
 void SequenceState::Clear() {

@@ -29,6 +29,9 @@ class SequenceState {
   void Reserve(int64_t num_tokens);
   // The pass that just ended added n tokens.
   void Advance(int64_t n) { num_tokens_ += n; }
+  // Forgets the latent caches' tokens from `num_tokens` on. What KDA layers hold is the caller's to
+  // set (model/rollback.h).
+  void Truncate(int64_t num_tokens);
   // Back to an empty sequence. Pages are kept.
   void Clear();
 
@@ -47,6 +50,9 @@ class SequenceState {
 
   // Bytes of device memory for `num_tokens` tokens of context.
   static uint64_t Bytes(const ModelConfig& config, CacheFormat format, int64_t num_tokens);
+  // Of these, one KDA layer's state and its three convolution histories.
+  static size_t KdaBytes(const ModelConfig& config);
+  static size_t ConvBytes(const ModelConfig& config);
 
  private:
   struct Layer {

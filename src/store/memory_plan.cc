@@ -64,22 +64,16 @@ void ChooseBudget(const MemoryLimits& limits, uint64_t ram_bytes, MemoryPlan& pl
   plan.reserve_bytes = limits.limit_bytes - plan.budget_bytes;
 }
 
-// `count` of the layers, evenly spread: while resident ones compute, the disk reads a streamed one.
-std::vector<bool> Spread(int64_t num_layers, int64_t count) {
-  std::vector<bool> resident(static_cast<size_t>(num_layers));
-  for (int64_t layer = 0; layer < num_layers; ++layer) {
-    resident[static_cast<size_t>(layer)] =
-        (layer + 1) * count / num_layers > layer * count / num_layers;
+// As many pieces as fit, in the order of their worth.
+void ChooseResident(const SpinePieces& pieces, uint64_t share_bytes, MemoryPlan& plan) {
+  plan.spine.resident.assign(pieces.size(), false);
+  for (size_t i : pieces.ResidentOrder()) {
+    const uint64_t bytes = ReadBufferBytes(pieces[i].bytes);
+    if (plan.spine_bytes + bytes > share_bytes) return;
+    plan.spine.resident[i] = true;
+    plan.spine_bytes += bytes;
   }
-  return resident;
-}
-
-uint64_t BytesOf(const SpinePieces& pieces, const std::vector<bool>& resident) {
-  uint64_t bytes = 0;
-  for (size_t layer = 0; layer < resident.size(); ++layer) {
-    if (resident[layer]) bytes += pieces.ResidentBytes(static_cast<int64_t>(layer));
-  }
-  return bytes;
+  plan.spine_is_resident = true;
 }
 
 // The least that works: one position at a time, a short ring, one layer's experts.
@@ -148,15 +142,14 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
   const SpinePieces pieces(spine, plan.spine.piece_bytes);
   plan.program_bytes = request.program_bytes;
   plan.state_bytes = request.state_bytes;
-  plan.pinned_bytes = request.pinned_bytes;
   plan.tables_bytes = TablesBytes(checkpoint, spine);
 
   const Floor floor{request.workspace_bytes(1),
                     std::min(pieces.TotalRingBytes(), kLeastRingPieces * pieces.LargestRingBytes()),
                     config.experts_per_token};
   const uint64_t expert_bytes = ReadBufferBytes(checkpoint.expert_bytes());
-  const uint64_t always = plan.program_bytes + plan.state_bytes + plan.pinned_bytes +
-                          plan.tables_bytes + pieces.WholeBytes();
+  const uint64_t always =
+      plan.program_bytes + plan.state_bytes + plan.tables_bytes + pieces.WholeBytes();
   const uint64_t least = always + floor.workspace_bytes + floor.ring_bytes +
                          static_cast<uint64_t>(floor.slots) * expert_bytes;
   if (least > plan.budget_bytes) throw TooSmall(plan, least);
@@ -181,15 +174,9 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
   plan.spine.ring_bytes = (floor.ring_bytes + ring_share) / kReadAlignment * kReadAlignment;
   plan.expert_slots = floor.slots + static_cast<int64_t>(slot_share / expert_bytes);
 
-  const int64_t num_layers = pieces.num_layers();
-  for (int64_t count = num_layers; count >= 0; --count) {
-    plan.spine.resident = Spread(num_layers, count);
-    plan.spine_bytes = BytesOf(pieces, plan.spine.resident);
-    plan.resident_layers = count;
-    if (plan.spine_bytes <= spine_share) break;
-  }
+  ChooseResident(pieces, spine_share, plan);
   plan.buffer_bytes = plan.spine.ring_bytes + pieces.WholeBytes();
-  if (plan.resident_layers == num_layers) {
+  if (plan.spine_is_resident) {
     plan.spine.ring_bytes = 0;
     plan.buffer_bytes = 0;
     // The whole share of the workspace, which grows evenly, not what its positions take of it.

@@ -17,9 +17,7 @@ struct PlanRequest {
   uint64_t ram_bytes = 0;      // --ram; 0: the limit of the machine less a reserve
   uint64_t program_bytes = 0;  // code, indexes, tokenizer, stacks: whatever the plan cannot choose
   uint64_t state_bytes = 0;    // of the sequences, for the context that is planned for
-  // Matrices that stay in RAM besides (a prefetcher's routers).
-  uint64_t pinned_bytes = 0;
-  int64_t max_positions = 1;  // of a pass
+  int64_t max_positions = 1;   // of a pass
   // Scratch of a pass of so many positions; never less for more positions.
   std::function<uint64_t(int64_t positions)> workspace_bytes;
 };
@@ -34,24 +32,23 @@ struct MemoryPlan {
 
   uint64_t program_bytes = 0;
   uint64_t state_bytes = 0;
-  uint64_t pinned_bytes = 0;
   int64_t positions = 1;  // of a pass
   uint64_t workspace_bytes = 0;
-  uint64_t tables_bytes = 0;  // norms and other small tensors, int8 scales
-  uint64_t buffer_bytes = 0;  // ring of the streamed spine, and the matrix that is used whole
-  uint64_t spine_bytes = 0;   // resident layers
-  int64_t resident_layers = 0;
+  uint64_t tables_bytes = 0;       // norms and other small tensors, int8 scales
+  uint64_t buffer_bytes = 0;       // ring of the streamed spine, and the matrix that is used whole
+  uint64_t spine_bytes = 0;        // resident pieces, with the room that reading them takes
+  bool spine_is_resident = false;  // all of it
   int64_t expert_slots = 0;
   uint64_t expert_bytes = 0;  // of all slots
   SpineStoreOptions spine;
 
   uint64_t used_bytes() const {
-    return program_bytes + state_bytes + pinned_bytes + workspace_bytes + tables_bytes +
-           buffer_bytes + spine_bytes + expert_bytes;
+    return program_bytes + state_bytes + workspace_bytes + tables_bytes + buffer_bytes +
+           spine_bytes + expert_bytes;
   }
 };
 
-// More memory never gives fewer positions, resident layers or slots. Throws Error(kOutOfMemory)
+// More memory never gives fewer positions, resident pieces or slots. Throws Error(kOutOfMemory)
 // naming the smallest budget that would do.
 MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
                       const MemoryLimits& limits, const PlanRequest& request);

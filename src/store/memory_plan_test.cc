@@ -45,17 +45,24 @@ void CheckSums(const MemoryPlan& plan, const SpineSource& spine, const PlanReque
   ASSERT_EQ(plan.workspace_bytes, request.workspace_bytes(plan.positions));
   const SpinePieces pieces(spine, plan.spine.piece_bytes);
   uint64_t resident_bytes = 0;
-  int64_t resident = 0;
-  for (size_t layer = 0; layer < plan.spine.resident.size(); ++layer) {
-    if (!plan.spine.resident[layer]) continue;
+  size_t resident = 0;
+  ASSERT_EQ(plan.spine.resident.size(), pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!plan.spine.resident[i]) continue;
     ++resident;
-    resident_bytes += pieces.ResidentBytes(static_cast<int64_t>(layer));
+    resident_bytes += ReadBufferBytes(pieces[i].bytes);
   }
-  ASSERT_EQ(resident, plan.resident_layers);
   ASSERT_EQ(resident_bytes, plan.spine_bytes);
-  if (resident < pieces.num_layers()) {
+  ASSERT_EQ(resident == pieces.size(), plan.spine_is_resident);
+  if (plan.spine_is_resident) {
+    ASSERT_EQ(plan.buffer_bytes, 0u);
+  } else {
     ASSERT_GE(plan.spine.ring_bytes, pieces.LargestRingBytes());
     ASSERT_EQ(plan.buffer_bytes, plan.spine.ring_bytes + pieces.WholeBytes());
+    // Nothing lies idle but a piece, a slot, a position and the parts that do not divide.
+    ASSERT_LE(plan.budget_bytes - plan.used_bytes(),
+              pieces.WholeBytes() + pieces.LargestRingBytes() + 2 * kReadAlignment + 18'000'000 +
+                  request.workspace_bytes(plan.positions + 1) - plan.workspace_bytes);
   }
 }
 
@@ -92,11 +99,14 @@ void CheckMonotone(const Checkpoint& checkpoint, const SpineSource& spine, PlanR
     CheckSums(plan, spine, request);
     ASSERT_EQ(plan.budget_bytes, budget);
     ASSERT_GE(plan.positions, last.positions) << budget;
-    ASSERT_GE(plan.resident_layers, last.resident_layers) << budget;
+    ASSERT_GE(plan.spine_bytes, last.spine_bytes) << budget;
+    for (size_t i = 0; i < last.spine.resident.size(); ++i) {
+      ASSERT_TRUE(plan.spine.resident[i] || !last.spine.resident[i]) << budget;
+    }
     ASSERT_GE(plan.expert_slots, last.expert_slots) << budget;
     last = plan;
   }
-  EXPECT_EQ(last.resident_layers, static_cast<int64_t>(spine.layers.size()));
+  EXPECT_TRUE(last.spine_is_resident);
 }
 
 class MemoryPlanTest : public testing::Test {
@@ -164,7 +174,7 @@ TEST_F(MemoryPlanTest, RamIsTakenAtItsWordUpToTheLimit) {
 TEST_F(MemoryPlanTest, EverythingFitsWithoutARing) {
   const PlanRequest request = Request(kGiB, kMiB, kMiB, 9000);
   const MemoryPlan plan = PlanMemory(*checkpoint_, spine_, Machine(8 * kGiB), request);
-  EXPECT_EQ(plan.resident_layers, checkpoint_->config().num_layers + 1);
+  EXPECT_TRUE(plan.spine_is_resident);
   EXPECT_EQ(plan.buffer_bytes, 0u);
   EXPECT_EQ(plan.positions, 512);
   EXPECT_EQ(plan.expert_slots,
@@ -210,12 +220,13 @@ TEST(MemoryPlanOfTheRelease, FitsIntoTwoGibibytes) {
     EXPECT_GE(plan.expert_slots, 16);
     const uint64_t least = LeastBytes(*checkpoint, *spine, request);
     std::printf(
-        "%s: %.1f GB; least %.2f GiB; with 2 GiB: %d positions, ring %.0f MiB, %d layers, "
+        "%s: %.1f GB; least %.2f GiB; with 2 GiB: %d positions, ring %.0f MiB, %.0f MiB of the "
+        "spine, "
         "%d slots, tables %.0f MB\n",
         spine == &bf16 ? "bf16" : "int8", static_cast<double>(spine->TotalBytes()) / 1e9,
         static_cast<double>(least) / static_cast<double>(kGiB), static_cast<int>(plan.positions),
         static_cast<double>(plan.spine.ring_bytes) / static_cast<double>(kMiB),
-        static_cast<int>(plan.resident_layers), static_cast<int>(plan.expert_slots),
+        static_cast<double>(plan.spine_bytes) / kMiB, static_cast<int>(plan.expert_slots),
         static_cast<double>(plan.tables_bytes) / 1e6);
     CheckMonotone(*checkpoint, *spine, request, 200 * kGiB);
   }

@@ -1,6 +1,8 @@
 #include "store/spine_pieces.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "io/read_queue.h"
@@ -29,6 +31,7 @@ SpinePieces::SpinePieces(const SpineSource& source, uint64_t piece_bytes) {
       for (int64_t row = 0; row < matrix.rows; row += step) {
         const int64_t rows = std::min(step, matrix.rows - row);
         const SpinePiece piece{static_cast<int64_t>(layer),
+                               matrix.id,
                                m,
                                row,
                                rows,
@@ -37,7 +40,6 @@ SpinePieces::SpinePieces(const SpineSource& source, uint64_t piece_bytes) {
                                matrix.file};
         const uint64_t buffer = ReadBufferBytes(piece.bytes);
         pieces_.push_back(piece);
-        is_whole_.push_back(whole);
         if (whole) {
           whole_bytes_ = std::max(whole_bytes_, buffer);
         } else {
@@ -66,11 +68,20 @@ size_t SpinePieces::begin(int64_t layer, size_t matrix) const {
   return static_cast<size_t>(it - pieces_.begin());
 }
 
-uint64_t SpinePieces::ResidentBytes(int64_t layer) const {
-  uint64_t bytes = 0;
-  for (size_t i = begin(layer); i < begin(layer + 1); ++i)
-    bytes += ReadBufferBytes(pieces_[i].bytes);
-  return bytes;
+std::vector<size_t> SpinePieces::ResidentOrder() const {
+  // The fractions of the first n multiples of the golden ratio are spread evenly for every n.
+  constexpr double kGoldenRatio = 0.61803398874989485;
+  std::vector<std::pair<double, size_t>> keys;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const double multiple = static_cast<double>(i) * kGoldenRatio;
+    const double fraction = multiple - std::floor(multiple);
+    keys.emplace_back(pieces_[i].id == SpineMatrix::kRouter ? -1 : fraction, i);
+  }
+  std::sort(keys.begin(), keys.end());
+  std::vector<size_t> order;
+  order.reserve(keys.size());
+  for (const auto& [key, i] : keys) order.push_back(i);
+  return order;
 }
 
 }  // namespace deltafin

@@ -12,6 +12,7 @@ namespace deltafin {
 // Whole rows of one matrix.
 struct SpinePiece {
   int64_t layer = 0;
+  SpineMatrix id = SpineMatrix::kQProj;
   size_t matrix = 0;  // index into the layer's matrices
   int64_t first_row = 0;
   int64_t num_rows = 0;
@@ -41,10 +42,12 @@ class SpinePieces {
   size_t begin(int64_t layer) const { return begins_[static_cast<size_t>(layer)]; }
   // Of a matrix, by its index in the layer.
   size_t begin(int64_t layer, size_t matrix) const;
-  bool IsWhole(size_t i) const { return is_whole_[i]; }
+  bool IsWhole(size_t i) const { return IsUsedWhole(pieces_[i].id); }
 
-  // Bytes of the buffers that hold a layer in RAM.
-  uint64_t ResidentBytes(int64_t layer) const;
+  // All pieces in the order in which they should become resident as memory allows. Routers first,
+  // which improve the guesses of what to read ahead; then every part of the pass alike: the disk
+  // reads streamed pieces while resident ones compute.
+  std::vector<size_t> ResidentOrder() const;
   // Of the buffer for the matrix that is used whole; 0 when there is none.
   uint64_t WholeBytes() const { return whole_bytes_; }
   // Of the largest piece in the ring, and of all of them.
@@ -53,7 +56,6 @@ class SpinePieces {
 
  private:
   std::vector<SpinePiece> pieces_;
-  std::vector<bool> is_whole_;
   std::vector<size_t> begins_;  // [num_layers + 1]
   uint64_t whole_bytes_ = 0;
   uint64_t largest_ring_bytes_ = 0;

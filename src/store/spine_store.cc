@@ -180,7 +180,8 @@ std::unique_ptr<SpineStore> MakeSpineStore(const Checkpoint& checkpoint, SpineSo
 }
 
 SpineStoreOptions AllResident(const SpineSource& source) {
-  return {std::vector<bool>(source.layers.size(), true), 0, SpinePieces::UsualPieceBytes(source)};
+  const uint64_t piece_bytes = SpinePieces::UsualPieceBytes(source);
+  return {piece_bytes, std::vector<bool>(SpinePieces(source, piece_bytes).size(), true), 0};
 }
 
 }  // namespace deltafin

@@ -51,9 +51,9 @@ class SpineStore {
 };
 
 struct SpineStoreOptions {
-  std::vector<bool> resident;  // [num_layers + 1]: kept in RAM after its first use
+  uint64_t piece_bytes = 0;    // cuts the spine into pieces (SpinePieces)
+  std::vector<bool> resident;  // of each piece: kept in RAM after its first use
   uint64_t ring_bytes = 0;     // for the others; at least SpinePieces::LargestRingBytes
-  uint64_t piece_bytes = 0;    // read at a time
 };
 
 // Small tensors stay in RAM, and of the matrices what the options say; the same bits whatever they
@@ -62,7 +62,7 @@ struct SpineStoreOptions {
 std::unique_ptr<SpineStore> MakeSpineStore(const Checkpoint& checkpoint, SpineSource source,
                                            ReadQueue& queue, const SpineStoreOptions& options);
 
-// Every layer resident.
+// Every piece resident.
 SpineStoreOptions AllResident(const SpineSource& source);
 
 }  // namespace deltafin

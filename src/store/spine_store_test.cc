@@ -49,11 +49,11 @@ class SpineStoreTest : public testing::TestWithParam<std::string> {
 
   int64_t num_layers() const { return checkpoint_->config().num_layers; }
 
-  // No layer resident, and a ring that is as small as it may be.
+  // Nothing resident, and a ring that is as small as it may be.
   SpineStoreOptions Streamed(uint64_t piece_bytes) const {
     const SpineSource source = ReleasedSpine(*checkpoint_);
-    return {std::vector<bool>(source.layers.size()),
-            SpinePieces(source, piece_bytes).LargestRingBytes(), piece_bytes};
+    const SpinePieces pieces(source, piece_bytes);
+    return {piece_bytes, std::vector<bool>(pieces.size()), pieces.LargestRingBytes()};
   }
   std::unique_ptr<SpineStore> Make(const SpineStoreOptions& options) {
     return MakeSpineStore(*checkpoint_, ReleasedSpine(*checkpoint_), *queue_, options);
@@ -209,8 +209,8 @@ TEST_P(SpineStoreTest, AnyPlanAndAnyOrderGiveTheSameBytes) {
   for (int round = 0; round < 12; ++round) {
     SpineStoreOptions options = Streamed(1 + random() % 60000);
     options.ring_bytes += random() % (3 * options.ring_bytes);
-    for (size_t layer = 0; layer < options.resident.size(); ++layer) {
-      options.resident[layer] = random() % 3 == 0;
+    for (size_t i = 0; i < options.resident.size(); ++i) {
+      options.resident[i] = random() % 3 == 0;
     }
     std::atomic<uint32_t> reads = 0;
     const auto fail_every = static_cast<uint32_t>(round % 3 == 0 ? 0 : 40 + random() % 100);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/buffer.h"
 #include "base/check.h"
 
 namespace deltafin {
@@ -23,19 +24,25 @@ SpineStream::SpineStream(SpinePieces pieces, std::vector<bool> resident, uint64_
       queue_(queue),
       ring_memory_(ring_bytes),
       ring_(ring_bytes),
-      layer_memory_(resident_.size()),
+      resident_offset_(pieces_.size()),
       loaded_(pieces_.size()),
       num_unloaded_(pieces_.size()) {
-  DF_CHECK(static_cast<int64_t>(resident_.size()) == pieces_.num_layers());
+  DF_CHECK(resident_.size() == pieces_.size());
   bool streams_whole = false;
+  uint64_t resident_bytes = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (IsResident(i)) continue;
-    if (pieces_.IsWhole(i)) {
+    const uint64_t bytes = ReadBufferBytes(pieces_[i].bytes);
+    if (resident_[i]) {
+      resident_offset_[i] = resident_bytes;
+      resident_bytes += bytes;
+    } else if (pieces_.IsWhole(i)) {
       streams_whole = true;
     } else {
-      DF_CHECK(ReadBufferBytes(pieces_[i].bytes) <= ring_bytes);
+      DF_CHECK(bytes <= ring_bytes);
     }
   }
+  resident_memory_ = PageBuffer(resident_bytes);  // takes RAM as it is filled
+  AdviseHugePages(resident_memory_.data(), resident_memory_.size());
   if (streams_whole) whole_memory_ = PageBuffer(pieces_.WholeBytes());
 }
 
@@ -107,7 +114,7 @@ std::span<const std::byte> SpineStream::Get(size_t i) {
     oldest_in_use_ = true;
     return data;
   }
-  if (!IsResident(i)) {
+  if (!resident_[i]) {
     whole_in_use_ = i;
     whole_data_ = data;
   }
@@ -141,7 +148,7 @@ void SpineStream::Fill() {
     const ReadPriority priority = flights_.empty() ? ReadPriority::kDemand : ReadPriority::kAhead;
     Flight& flight = flights_.emplace_back();
     flight.piece = cursor_;
-    flight.in_ring = !IsResident(cursor_) && !pieces_.IsWhole(cursor_);
+    flight.in_ring = !resident_[cursor_] && !pieces_.IsWhole(cursor_);
     requests.push_back(
         {piece.file, piece.offset, piece.bytes, buffer, priority, TagOf(&flight), this});
     cursor_ = Next(cursor_);
@@ -151,22 +158,16 @@ void SpineStream::Fill() {
 
 std::byte* SpineStream::Claim(size_t i) {
   const uint64_t bytes = ReadBufferBytes(pieces_[i].bytes);
-  if (IsResident(i)) {
+  if (resident_[i]) {
     if (resident_ahead_bytes_ > 0 && resident_ahead_bytes_ + bytes > kResidentAheadBytes) {
       return nullptr;
     }
-    const int64_t layer = pieces_[i].layer;
-    PageBuffer& memory = layer_memory_[static_cast<size_t>(layer)];
-    if (memory.data() == nullptr) memory = PageBuffer(pieces_.ResidentBytes(layer));
     resident_ahead_bytes_ += bytes;
-    uint64_t offset = 0;
-    for (size_t before = pieces_.begin(layer); before < i; ++before) {
-      offset += ReadBufferBytes(pieces_[before].bytes);
-    }
-    return memory.data() + offset;
+    return resident_memory_.data() + resident_offset_[i];
   }
-  if (pieces_.IsWhole(i))
+  if (pieces_.IsWhole(i)) {
     return std::exchange(whole_is_taken_, true) ? nullptr : whole_memory_.data();
+  }
   const std::optional<size_t> offset = ring_.Claim(bytes);
   return offset ? ring_memory_.data() + *offset : nullptr;
 }
@@ -198,7 +199,7 @@ void SpineStream::PopOldest() {
   const size_t i = flight.piece;
   if (flight.in_ring) {
     ring_.FreeOldest();
-  } else if (IsResident(i)) {
+  } else if (resident_[i]) {
     resident_ahead_bytes_ -= ReadBufferBytes(pieces_[i].bytes);
     if (flight.state == State::kReady) {
       loaded_[i] = flight.data;

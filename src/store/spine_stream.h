@@ -18,14 +18,14 @@
 
 namespace deltafin {
 
-// Pieces of resident layers are read once, into memory of their own; all others pass through a
-// ring, again in every pass, from the first layer to the top and on to the first layer of the next
+// Resident pieces are read once, into memory of their own; all others pass through a ring, again in
+// every pass, from the first layer to the top and on to the first layer of the next
 // pass. The order is a guess: whoever asks for another piece gets it, but waits. One thread calls;
 // the queue's threads only report.
 class SpineStream final : private ReadListener {
  public:
-  // The ring holds at least the largest streamed piece; it may be 0 bytes when every layer is
-  // resident. `resident` has an entry for each layer of `pieces`. The queue must outlive it.
+  // The ring holds at least the largest streamed piece; it may be 0 bytes when every piece is
+  // resident. `resident` has an entry for each piece. The queue must outlive it.
   SpineStream(SpinePieces pieces, std::vector<bool> resident, uint64_t ring_bytes,
               ReadQueue& queue);
   // Waits for the reads that are under way.
@@ -43,7 +43,7 @@ class SpineStream final : private ReadListener {
   std::span<const std::byte> Get(size_t i);
   void Free();
   void FreeWhole();
-  // A piece of a resident layer that was used before: no read. Null otherwise.
+  // A resident piece that was used before: no read. Null otherwise.
   const std::byte* IfLoaded(size_t i) const { return loaded_[i].data(); }
 
  private:
@@ -62,7 +62,6 @@ class SpineStream final : private ReadListener {
   void OnRead(uint64_t tag, std::span<const std::byte> data) noexcept override;
   void OnReadFailed(uint64_t tag, std::exception_ptr error) noexcept override;
 
-  bool IsResident(size_t i) const { return resident_[static_cast<size_t>(pieces_[i].layer)]; }
   bool IsLoaded(size_t i) const { return IfLoaded(i) != nullptr; }
   size_t Next(size_t i) const { return i + 1 == pieces_.size() ? 0 : i + 1; }
   // Submits reads from the cursor on, as far as there is room.
@@ -84,7 +83,8 @@ class SpineStream final : private ReadListener {
   bool whole_is_taken_ = false;         // by a flight or by the caller
   std::optional<size_t> whole_in_use_;  // piece that the caller has
   std::span<const std::byte> whole_data_;
-  std::vector<PageBuffer> layer_memory_;            // of resident layers, made when first read
+  PageBuffer resident_memory_;
+  std::vector<uint64_t> resident_offset_;           // [pieces]
   std::vector<std::span<const std::byte>> loaded_;  // of resident pieces, null until then
   size_t num_unloaded_;                             // pieces that are not loaded_
   size_t cursor_ = 0;                               // the next piece to submit

@@ -1,0 +1,45 @@
+// deltafin run --session: a conversation that survives the process.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "command_line.h"
+#include "deltafin/session.h"
+
+namespace deltafin {
+
+struct SessionFlags {
+  std::string name;    // "": nothing is saved
+  std::string folder;  // "": that of the model
+};
+
+void AddSessionFlags(CLI::App& command, SessionFlags* flags);
+
+class SavedRun {
+ public:
+  // The folder of `flags`, or the model's.
+  SavedRun(const SessionFlags& flags, const std::string& model_dir);
+
+  // Whether there is something to go on with.
+  bool exists() const { return exists_; }
+  // Puts it into the session, with what follows. Throws Error when it does not fit the engine.
+  void Restore(Session& session);
+
+  // Kept in the file beside the session.
+  bool chat = false;
+  bool thinking = true;  // the answer began inside <think>
+  uint64_t seed = 0;
+
+  // As session.Generate, saving after the prompt, while the answer grows and at its end: what is
+  // killed loses the last few tokens at most. Between its parts a cancelled generation is saved.
+  GenerateResult Generate(Session& session, std::span<const TokenId> prompt,
+                          const GenerateOptions& options) const;
+
+ private:
+  void Save(const Session& session) const;
+  std::string path_;
+  bool exists_ = false;
+};
+
+}  // namespace deltafin

@@ -1,0 +1,93 @@
+#include "deltafin/saved_sessions.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "deltafin/error.h"
+#include "engine/session_file.h"
+#include "io/file.h"
+
+namespace deltafin {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kExtension = ".session";
+
+bool IsName(std::string_view name) {
+  const auto good = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  return !name.empty() && name.size() <= 64 && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), good);
+}
+
+SavedSession Describe(const std::string& name, const SessionFileSummary& summary) {
+  SavedSession session;
+  session.name = name;
+  session.bytes = summary.bytes;
+  session.num_tokens = summary.num_tokens;
+  session.cache_format = summary.origin.cache_format;
+  session.spine = summary.origin.spine;
+  return session;
+}
+
+}  // namespace
+
+std::string DefaultSessionFolder(const std::string& model_dir) {
+  return JoinPath(JoinPath(model_dir, ".deltafin"), "sessions");
+}
+
+std::string SessionPath(const std::string& folder, const std::string& name) {
+  if (!IsName(name)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "session name: expected 1 to 64 letters, digits, '-', '_' or '.', got \"" + name + "\"");
+  }
+  return JoinPath(folder, name + std::string(kExtension));
+}
+
+bool SessionExists(const std::string& folder, const std::string& name) {
+  return RealFileSystem().Exists(SessionPath(folder, name));
+}
+
+std::vector<SavedSession> ListSessions(const std::string& folder) {
+  std::vector<SavedSession> sessions;
+  std::error_code absent;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, absent)) {
+    const std::string file = entry.path().filename().string();
+    const std::string name = entry.path().stem().string();
+    // A file that is being written has another ending.
+    if (!file.ends_with(kExtension) || !IsName(name)) continue;
+    try {
+      sessions.push_back(Describe(name, ReadSessionSummary(entry.path().string())));
+    } catch (const Error& error) {
+      SavedSession& bad = sessions.emplace_back();
+      bad.name = name;
+      bad.problem = error.what();
+    }
+  }
+  std::sort(sessions.begin(), sessions.end(),
+            [](const SavedSession& a, const SavedSession& b) { return a.name < b.name; });
+  return sessions;
+}
+
+SavedSession InspectSession(const std::string& folder, const std::string& name,
+                            std::vector<TokenId>* tokens) {
+  const std::string path = SessionPath(folder, name);
+  const SavedSession session = Describe(name, ReadSessionSummary(path));
+  SessionContent content = ReadSessionFile(path);
+  if (tokens != nullptr) *tokens = std::move(content.tokens);
+  return session;
+}
+
+void RemoveSession(const std::string& folder, const std::string& name) {
+  const std::string path = SessionPath(folder, name);
+  std::error_code error;
+  if (fs::remove(path, error)) return;
+  if (!error) throw Error(ErrorCode::kNotFound, path + ": there is no such session");
+  throw Error(ErrorCode::kIo, path + ": cannot be removed: " + error.message());
+}
+
+}  // namespace deltafin

@@ -1,0 +1,137 @@
+"""Sessions of the program: turns across runs, kill -9, damaged files.
+
+Run by ctest as cli_test.py is.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from cli_test import PROGRAM, clean_environment, run, run_json
+
+STORY = ("--prompt", "Once upon a time")
+SAMPLED = ("--temperature", "1", "--frequency-penalty", "0.1", "--seed", "9", "--ignore-stop")
+
+
+class Sessions(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = folder.name
+
+    def session(self, name, *args):
+        return ("run", "--session", name, "--session-dir", self.dir, *args)
+
+    def show(self, name):
+        return run_json("sessions", "show", name, "--session-dir", self.dir)
+
+    def test_runs_add_up_to_one(self):
+        whole = run_json("run", *STORY, "--max-new", "40", *SAMPLED)
+        first = run_json(*self.session("a", *STORY, "--max-new", "13", *SAMPLED))
+        rest = run_json(*self.session("a", "--max-new", "27", *SAMPLED[:-3], "--ignore-stop"))
+        self.assertEqual(first["ids"] + rest["ids"], whole["ids"])
+        self.assertEqual(self.show("a")["ids"], whole["prompt_ids"] + whole["ids"])
+
+    def test_kill_loses_the_last_tokens_only(self):
+        args = (*STORY, *SAMPLED, "--context", "4000")
+        process = subprocess.Popen(PROGRAM + list(self.session("k", *args, "--max-new", "3500")),
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                   env=clean_environment())
+        read = b""
+        while len(read) < 400:
+            read += process.stdout.read(1)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        shown = self.show("k")
+        # What had come out 64 tokens before the end, and a little more for what was in the pipe.
+        self.assertGreater(shown["tokens"], 16)
+        whole = run_json("run", *args, "--max-new", str(shown["tokens"] + 20))
+        all_ids = whole["prompt_ids"] + whole["ids"]
+        self.assertEqual(all_ids[: shown["tokens"]], shown["ids"])
+        generated = shown["tokens"] - len(whole["prompt_ids"])
+        rest = run_json(*self.session("k", "--context", "4000", *SAMPLED, "--max-new",
+                                      str(len(whole["ids"]) - generated)))
+        self.assertEqual(self.show("k")["ids"], all_ids)
+        self.assertEqual(rest["prompt_ids"], [])
+
+    def test_chat_goes_on_after_the_earlier_turns(self):
+        first = run_json(*self.session("c", "--chat", "--prompt", "What is the capital of Italy?"))
+        self.assertEqual(first["finish_reason"], "stop")
+        done = run(*self.session("c"), check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"complete", done.stderr)
+        second = run_json(*self.session("c", "--prompt", "And of France?"))
+        text = self.show("c")["text"]
+        self.assertIn('<|end_of_msg|><|open|>message role="user"<|sep|>And of France?<|close|>', text)
+        self.assertEqual(text.count("thinking-effort"), 1)
+        self.assertNotIn("<|open|>", second["text"] + second["reasoning"])
+        # The same as one process that had all of it as its prompt.
+        ids = first["prompt_ids"] + first["ids"] + second["prompt_ids"]
+        again = run_json("run", "--ids", ",".join(map(str, ids)), "--max-new",
+                         str(len(second["ids"])))
+        self.assertEqual(again["ids"], second["ids"])
+
+    def test_a_cut_answer_goes_on_with_its_parts_in_place(self):
+        prompt = ("--chat", "--prompt", "What is the capital of Italy?")
+        whole = run_json("run", *prompt)
+        run_json(*self.session("c", *prompt, "--max-new", "5"))
+        done = run(*self.session("c", "--prompt", "b"), check=False)
+        self.assertIn(b"cut off", done.stderr)
+        rest = run_json(*self.session("c"))
+        self.assertEqual(rest["ids"], whole["ids"][5:])
+        self.assertTrue(whole["text"].endswith(rest["text"]))
+        self.assertNotIn("<|", rest["text"] + rest["reasoning"])
+
+    def test_interrupt_saves(self):
+        process = subprocess.Popen(
+            PROGRAM + list(self.session("i", *STORY, "--ignore-stop", "--max-new", "100000",
+                                        "--context", "200000")),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
+        process.stdout.read(1)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertGreater(self.show("i")["tokens"], 5)
+
+    def test_list_and_rm(self):
+        run(*self.session("a", *STORY, "--max-new", "2"))
+        with open(os.path.join(self.dir, "bad.session"), "wb") as file:
+            file.write(b"x" * 500)
+        listed = run_json("sessions", "list", "--session-dir", self.dir)
+        self.assertEqual([s["name"] for s in listed], ["a", "bad"])
+        self.assertIn("problem", listed[1])
+        self.assertIn(b"unusable", run("sessions", "list", "--session-dir", self.dir).stdout)
+        run("sessions", "rm", "bad", "--session-dir", self.dir)
+        self.assertEqual(os.listdir(self.dir), ["a.session"])
+
+    def test_what_cannot_be_used_is_refused(self):
+        run(*self.session("a", *STORY, "--max-new", "2"))
+        cases = [
+            (self.session("a", "b", "--cache", "bf16"), "--cache f32"),
+            (self.session("a", "b", "--context", "3"), "--context"),
+            (self.session("a", "--chat", "b"), "--chat"),
+            (self.session("../a", "b"), "session name"),
+            (self.session("none"), "expected one prompt"),
+            (("sessions", "show", "none", "--session-dir", self.dir), "none"),
+            (("sessions", "rm", "none", "--session-dir", self.dir), "no such session"),
+        ]
+        for args, expected in cases:
+            with self.subTest(args=args):
+                done = run(*args, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(expected, done.stderr.decode().strip().splitlines()[-1])
+        path = os.path.join(self.dir, "a.session")
+        with open(path, "r+b") as file:
+            file.seek(5000)
+            file.write(b"\x55\xaa")
+        done = run(*self.session("a", "b"), check=False)
+        self.assertIn(b"damaged", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
