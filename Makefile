@@ -14,6 +14,9 @@ ctest := ctest --output-on-failure --no-tests=error -j $(JOBS)
 # The test of the reference model has nothing of the engine in it, and takes minutes where all is
 # slow: once is enough.
 engine_only := -LE reference
+# Where threads meet; ThreadSanitizer has nothing to see elsewhere.
+threaded := base_test io_test device_test store_test engine_test engine_spine_test
+space := $(subst ,, )
 
 # ccache helps where it is installed; nothing needs it.
 ifneq ($(shell command -v ccache),)
@@ -50,10 +53,15 @@ check: deps-check
 	@$(MAKE) --no-print-directory aarch64
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=30
 
-asan tsan: deps-test
+asan: deps-test
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS)
 	cd build/$@ && $(ctest) $(engine_only)
+
+tsan: deps-test
+	cmake --preset $@
+	cmake --build build/$@ -j $(JOBS) --target $(threaded)
+	cd build/$@ && $(ctest) -R '^($(subst $(space),|,$(threaded)))$$'
 
 aarch64: deps-check
 	scripts/aarch64-sysroot
