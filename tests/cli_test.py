@@ -270,7 +270,8 @@ class Trace(unittest.TestCase):
             path = os.path.join(folder, "router_trace.jsonl")
             run("run", "--prompt", prompt["text"], "--max-new", "20", "--ignore-stop",
                 "--trace", path)
-            lines = [json.loads(line) for line in open(path)]
+            with open(path) as file:
+                lines = [json.loads(line) for line in file]
             # The last token that is generated is not computed.
             steps = len(prompt["ids"]) + 19
             self.assertEqual({(l["step"], l["layer"]) for l in lines},
@@ -289,7 +290,8 @@ class Trace(unittest.TestCase):
             rates = report["simulation"]["hit_rates"]
             self.assertEqual(rates["next use"][2], rates["optimum"][2])
             self.assertGreater(rates["next use"][0], rates["LRU"][0])
-            self.assertTrue(open(svg).read().startswith("<svg "))
+            with open(svg) as file:
+                self.assertTrue(file.read().startswith("<svg "))
             self.assertIn(b"load max/mean", run("trace", path).stdout)
 
     def test_malformed_lines_are_named(self):
