@@ -30,8 +30,8 @@ class AlignedBuffer {
     const bool huge = size * sizeof(T) >= 4 * kHugePageBytes;
     const size_t alignment = huge ? kHugePageBytes : kAlignment;
     const size_t bytes = (size * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    void* p = std::aligned_alloc(alignment, bytes);
-    if (p == nullptr) throw std::bad_alloc();
+    void* p = nullptr;  // aligned_alloc would want a multiple of the alignment
+    if (posix_memalign(&p, alignment, bytes) != 0) throw std::bad_alloc();
     if (huge) AdviseHugePages(p, bytes);
     __builtin_memset(p, 0, bytes);
     data_.reset(static_cast<T*>(p));

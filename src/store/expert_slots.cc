@@ -56,8 +56,7 @@ void ExpertSlots::Begin(int64_t layer, std::span<const int32_t> ids) {
     DF_CHECK(!batch_ && !stopped_);
     ++num_batches_;
     policy_->OnPass(layer, ids);
-    batch_.emplace();
-    batch_->layer = layer;
+    batch_.emplace(layer);
     batch_->items.resize(ids.size());
     batch_->ready.reserve(ids.size());
     // Hits are pinned first, so that no miss of the same request evicts one.

@@ -91,7 +91,8 @@ class ExpertSlots final : public ReadListener {
     Slot slot = -1;
   };
   struct Batch {
-    int64_t layer = 0;
+    explicit Batch(int64_t of_layer) : layer(of_layer) {}
+    int64_t layer;
     std::vector<Item> items;
     std::deque<size_t> waiting;  // for a slot, in order of request
     std::vector<size_t> ready;   // not handed out yet

@@ -17,7 +17,10 @@ void* HostDevice::Allocate(size_t bytes) {
   if (bytes <= std::numeric_limits<size_t>::max() / 2) {
     rounded = (bytes == 0 ? 1 : (bytes + kAlignment - 1) / kAlignment) * kAlignment;
     const bool huge = rounded >= 4 * kHugePageBytes;
-    address = std::aligned_alloc(huge ? kHugePageBytes : kAlignment, rounded);
+    // aligned_alloc would want a multiple of the alignment.
+    if (posix_memalign(&address, huge ? kHugePageBytes : kAlignment, rounded) != 0) {
+      address = nullptr;
+    }
     if (huge && address != nullptr) AdviseHugePages(address, rounded);
   }
   if (address == nullptr) {
