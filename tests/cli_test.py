@@ -225,7 +225,7 @@ class Run(unittest.TestCase):
     def test_wrong_flags_exit_2_and_help_exits_0(self):
         for args in ((), ("fly",), ("run", "--no-such-flag"), ("run", "x", "--max-new", "-1")):
             self.assertEqual(run(*args, check=False).returncode, 2, args)
-        for command in ("run", "tokenize", "render", "info"):
+        for command in ("run", "tokenize", "render", "info", "trace"):
             self.assertIn(b"--help", run(command, "--help").stdout)
         self.assertTrue(run("--version").stdout.startswith(b"deltafin "))
 
@@ -233,6 +233,8 @@ class Run(unittest.TestCase):
         args = ("run", "--prompt", "a", "--max-new", "1")
         self.assertNotEqual(run(*args, env={"K3_DEV": "mps"}, check=False).returncode, 0)
         self.assertNotEqual(run(*args, env={"K3_RAM_GB": "x"}, check=False).returncode, 0)
+        self.assertIn(b"--prefetch", run(*args, env={"K3_PREFETCH": "x"}, check=False).stderr)
+        run(*args, env={"K3_PREFETCH": "off"})
         self.assertIn(b"--ram", run(*args, env={"K3_RAM_GB": "1"}).stderr)
         self.assertIn(b"K3_TEMPLATES", run(*args, env={"K3_TEMPLATES": "1"}).stderr)
         run(*args, "--device", "cpu", env={"K3_DEV": "mps"})  # the flag wins
@@ -240,6 +242,65 @@ class Run(unittest.TestCase):
             os.symlink(NANO, os.path.join(root, "Kimi-K3"))
             info = run_json("info", env={"DELTAFIN_ROOT": root})
             self.assertEqual(info["dir"], os.path.join(root, "Kimi-K3"))
+
+
+def oracle_picks(prompt):
+    """[layer - 1][position] -> the ids the router must pick, and the margin to the next one."""
+    data = open(os.path.join(SOURCE, "tests", "data", "nano", "router.safetensors"), "rb").read()
+    header_bytes = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + header_bytes])
+
+    def rows(name, code):
+        entry = header[f"{prompt:02}.{name}"]
+        begin, end = (8 + header_bytes + at for at in entry["data_offsets"])
+        return entry["shape"], struct.unpack(f"<{(end - begin) // struct.calcsize(code)}{code}",
+                                             data[begin:end])
+
+    (layers, tokens, top_k), ids = rows("idx", "h")
+    margins = rows("margin", "f")[1]
+    return [[(set(ids[(layer * tokens + pos) * top_k:][:top_k]), margins[layer * tokens + pos])
+             for pos in range(tokens)] for layer in range(layers)]
+
+
+class Trace(unittest.TestCase):
+    def test_picks_are_those_of_the_oracle(self):
+        prompt = PROMPTS[0]
+        oracle = oracle_picks(0)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "router_trace.jsonl")
+            run("run", "--prompt", prompt["text"], "--max-new", "20", "--ignore-stop",
+                "--trace", path)
+            with open(path) as file:
+                lines = [json.loads(line) for line in file]
+            # The last token that is generated is not computed.
+            steps = len(prompt["ids"]) + 19
+            self.assertEqual({(l["step"], l["layer"]) for l in lines},
+                             {(step, layer) for step in range(steps) for layer in range(1, 13)})
+            self.assertEqual(len(lines), steps * 12)
+            for line in lines:
+                want, margin = oracle[line["layer"] - 1][line["step"]]
+                if margin > 1e-5:  # else two experts are as good as equal
+                    self.assertEqual(set(line["ids"]), want)
+                self.assertAlmostEqual(sum(line["w"]), sum(lines[0]["w"]), places=4)
+
+            svg = os.path.join(folder, "heat.svg")
+            report = run_json("trace", path, "--slots", "36,72,768", "--svg", svg)
+            self.assertEqual(report["steps"], steps)
+            self.assertEqual(report["picks_per_step"], 72)
+            rates = report["simulation"]["hit_rates"]
+            self.assertEqual(rates["next use"][2], rates["optimum"][2])
+            self.assertGreater(rates["next use"][0], rates["LRU"][0])
+            with open(svg) as file:
+                self.assertTrue(file.read().startswith("<svg "))
+            self.assertIn(b"load max/mean", run("trace", path).stdout)
+
+    def test_malformed_lines_are_named(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('{"step":0,"layer":1,"ids":[1]}\n{"step":1,"layer":1,"ids":[-1]}\n')
+            file.flush()
+            done = run("trace", file.name, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f"{file.name}: line 2: expected ids", done.stderr.decode())
 
 
 class Tokenize(unittest.TestCase):
