@@ -5,6 +5,7 @@ Run by ctest as cli_test.py is.
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import tempfile
@@ -57,6 +58,67 @@ class Sessions(unittest.TestCase):
                                       str(len(whole["ids"]) - generated)))
         self.assertEqual(self.show("k")["ids"], all_ids)
         self.assertEqual(rest["prompt_ids"], [])
+
+    def test_killed_again_and_again_it_comes_to_the_same_end(self):
+        args = (*SAMPLED, "--context", "2000")
+        whole = run_json("run", *STORY, *args, "--max-new", "400")
+        all_ids = whole["prompt_ids"] + whole["ids"]
+        for bytes_before_the_end in (60, 1, 90, 30):
+            prompt = () if os.path.exists(os.path.join(self.dir, "k.session")) else STORY
+            process = subprocess.Popen(
+                PROGRAM + list(self.session("k", *prompt, *args, "--max-new", "1500")),
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=clean_environment())
+            process.stdout.read(bytes_before_the_end)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=60)
+        done = self.show("k")["ids"] if os.path.exists(os.path.join(self.dir, "k.session")) else []
+        common = min(len(done), len(all_ids))
+        self.assertEqual(done[:common], all_ids[:common])
+        if len(done) < len(all_ids):
+            prompt = () if done else STORY
+            run_json(*self.session("k", *prompt, *args, "--max-new",
+                                   str(len(all_ids) - max(len(done), len(whole["prompt_ids"])))))
+            self.assertEqual(self.show("k")["ids"], all_ids)
+
+    def test_kill_while_the_prompt_is_read(self):
+        ids = ",".join(str(17 * i % 4000) for i in range(5000))
+        args = ("--ids", ids, *SAMPLED, "--context", "6000")
+        path = os.path.join(self.dir, "p.session")
+        process = subprocess.Popen(PROGRAM + list(self.session("p", *args, "--max-new", "900")),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   env=clean_environment())
+        while not os.path.exists(path) and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        done = self.show("p")["ids"]
+        self.assertGreaterEqual(len(done), 5000)  # the part that was not computed is known too
+        whole = run_json("run", *args, "--max-new", str(len(done) - 5000 + 10))
+        run_json(*self.session("p", *SAMPLED, "--context", "6000", "--max-new", "10"))
+        self.assertEqual(self.show("p")["ids"], whole["prompt_ids"] + whole["ids"])
+
+    def test_a_terminal_shows_how_far_the_prompt_is(self):
+        ids = ",".join(str(17 * i % 4000) for i in range(1500))
+        main, side = pty.openpty()
+        process = subprocess.Popen(
+            PROGRAM + ["run", "--ids", ids, "--max-new", "1", "--json"], stdout=subprocess.PIPE,
+            stderr=side, env=clean_environment())
+        os.close(side)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(main, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            shown += piece
+        process.communicate(timeout=60)
+        os.close(main)
+        self.assertIn(b"of 1500 tokens, layer 1 of ", shown)
+        self.assertTrue(shown.rstrip().endswith(b"\x1b[K"), shown[-200:])
+        # A pipe gets none of it.
+        self.assertNotIn(b"layer 1 of", run("run", "--ids", ids, "--max-new", "1").stderr)
 
     def test_chat_goes_on_after_the_earlier_turns(self):
         first = run_json(*self.session("c", "--chat", "--prompt", "What is the capital of Italy?"))

@@ -15,6 +15,7 @@
 #include "environment.h"
 #include "interrupt.h"
 #include "model_options.h"
+#include "progress_line.h"
 #include "sampling_options.h"
 #include "saved_run.h"
 #include "token_ids.h"
@@ -429,7 +430,10 @@ int Run(const RunOptions& options) {
       options.max_new.value_or(turn.chat ? engine->info().context_tokens : kDefaultNewTokens);
   generate.cancelled = cancelled;
   const std::vector<TokenId>& stops = engine->stop_tokens();
+  ProgressLine progress;
+  generate.on_progress = [&](const PrefillProgress& now) { progress.Show(now); };
   generate.on_token = [&](TokenId id) {
+    progress.Finish();
     output.Push(id, !options.ignore_stop && Contains(stops, id));
     return !cancelled();
   };
@@ -453,6 +457,7 @@ int Run(const RunOptions& options) {
   }
   GenerateResult result =
       saved ? saved->Generate(*session, unread, generate) : session->Generate(unread, generate);
+  progress.Finish();
   result.prefill_seconds += logits_seconds;
   output.Finish();
   if (picks) picks->Close();

@@ -63,13 +63,25 @@ void SavedRun::Save(const Session& session) const {
 GenerateResult SavedRun::Generate(Session& session, std::span<const TokenId> prompt,
                                   const GenerateOptions& options) const {
   GenerateResult whole;
-  auto start = std::chrono::steady_clock::now();
-  if (!prompt.empty()) {
-    session.Append(prompt, 0, nullptr, options.cancelled);
-    whole.prefill_seconds = SecondsSince(start);
+  GenerateOptions reading = options;
+  reading.max_new_tokens = 0;
+  auto saved = std::chrono::steady_clock::now();
+  double save_seconds = 0;
+  const auto save = [&] {
+    const auto start = std::chrono::steady_clock::now();
     Save(session);
-  }
+    save_seconds = SecondsSince(start);
+    saved = std::chrono::steady_clock::now();
+  };
+  reading.on_prefill_pass = [&] {
+    if (save_seconds <= kSavingShare * SecondsSince(saved)) save();
+  };
+  // Without a prompt: what is left of one that was cut off, if anything.
+  whole = session.Generate(prompt, reading);
+  if (whole.finish_reason == FinishReason::kCancelled) return whole;  // in the middle of a pass
+  if (!prompt.empty()) save();
   GenerateOptions part = options;
+  part.on_progress = nullptr;
   part.cancelled = nullptr;  // a pass that is cut off cannot be saved; on_token stops after it
   int64_t part_tokens = kMinPart;
   for (;;) {
@@ -77,9 +89,7 @@ GenerateResult SavedRun::Generate(Session& session, std::span<const TokenId> pro
     part.max_new_tokens = std::min(left, part_tokens);
     const GenerateResult result = session.Generate({}, part);
     AddPart(result, &whole);
-    start = std::chrono::steady_clock::now();
-    Save(session);
-    const double save_seconds = SecondsSince(start);
+    save();
     const int64_t count = std::ssize(result.tokens);
     // A full context ends a part early.
     if (result.finish_reason != FinishReason::kLength || count < part_tokens) return whole;

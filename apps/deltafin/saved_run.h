@@ -31,8 +31,9 @@ class SavedRun {
   bool thinking = true;  // the answer began inside <think>
   uint64_t seed = 0;
 
-  // As session.Generate, saving after the prompt, while the answer grows and at its end: what is
-  // killed loses the last few tokens at most. Between its parts a cancelled generation is saved.
+  // As session.Generate, saving while the prompt is read, after it, while the answer grows and at
+  // its end: what is killed loses the last few tokens at most. Between its parts a cancelled
+  // generation is saved.
   GenerateResult Generate(Session& session, std::span<const TokenId> prompt,
                           const GenerateOptions& options) const;
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kCounts[] = {1, 2, 4, 8};
 constexpr int kMostSequences = 8;
-constexpr int64_t kPromptTokens = 16;
+constexpr int64_t kWarmUpTokens = 1;
 constexpr int kMinRounds = 3;
 constexpr int kTargetSequences = 4;
 constexpr double kTarget = 2.5;
@@ -35,7 +35,7 @@ class BatchBench {
     }
     EngineOptions engine = options.engine;
     engine.parallel_sessions = kMostSequences;
-    engine.context_tokens = kPromptTokens + options.tokens;
+    engine.context_tokens = kWarmUpTokens + options.tokens;
     engine.max_draft_tokens = 0;
     engine_ = Engine::Open(engine);
     impl_ = dynamic_cast<EngineImpl*>(engine_.get());
@@ -79,7 +79,7 @@ class BatchBench {
       impl_->model().Forward(runs, [](size_t, int64_t, std::span<const float>) {}, {});
     };
     for (auto& state : states_) state->Clear();
-    for (int64_t done = 0; done < kPromptTokens; ++done) pass(1);
+    for (int64_t done = 0; done < kWarmUpTokens; ++done) pass(1);
     const auto start = std::chrono::steady_clock::now();
     for (int64_t done = 0; done < options_.tokens; ++done) pass(1);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /

@@ -55,7 +55,7 @@ class SchedulerStatesTest : public testing::Test {
     Job copy = job;
     recorder.Attach(&copy);
     EXPECT_TRUE(scheduler.Submit(std::move(copy)));
-    const JobResult result = recorder.Wait();
+    JobResult result = recorder.Wait();
     EXPECT_EQ(result.error, "");
     while (scheduler.stats().running > 0) std::this_thread::yield();  // its state is being kept
     ExpectSameAsAlone(*alone_, job, recorder);
