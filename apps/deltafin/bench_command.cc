@@ -111,6 +111,7 @@ int FinishBenchReport(const BenchReport& report, bool json) {
 void AddBenchCommand(CLI::App& app, int* status) {
   CLI::App* bench = app.add_subcommand("bench", "Measure what this computer gives");
   bench->require_subcommand(1);
+  AddBenchDecodeCommand(*bench, status);
   AddBenchDiskCommand(*bench, status);
   AddBenchKernelsCommand(*bench, status);
 }

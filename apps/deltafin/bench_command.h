@@ -7,6 +7,7 @@
 namespace deltafin {
 
 // Each adds one subcommand of bench.
+void AddBenchDecodeCommand(CLI::App& bench, int* status);
 void AddBenchDiskCommand(CLI::App& bench, int* status);
 void AddBenchKernelsCommand(CLI::App& bench, int* status);
 

@@ -8,10 +8,17 @@
 
 namespace deltafin {
 
-Model::Model(const ModelConfig& config, SpineStore& spine, ExpertStore& experts, Device& device)
-    : config_(config), spine_(spine), experts_(experts), device_(device), workspace_(device) {}
+Model::Model(const ModelConfig& config, SpineStore& spine, ExpertStore& experts, Device& device,
+             PhaseClock* clock)
+    : config_(config),
+      spine_(spine),
+      experts_(experts),
+      device_(device),
+      clock_(clock),
+      workspace_(device) {}
 
 void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const ForwardHooks& hooks) {
+  const PhaseScope phase(clock_, Phase::kOther);
   Pass pass;
   pass.runs = runs;
   pass.hooks = &hooks;
@@ -46,6 +53,7 @@ void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const For
   }
   if (logits_rows > 0) Head(pass, sink);
   for (const Run& run : runs) run.state->Advance(static_cast<int64_t>(run.tokens.size()));
+  if (clock_ != nullptr) clock_->CountPass(pass.n);
 }
 
 void Model::DecoderLayer(Pass& pass, int64_t layer) {
@@ -110,6 +118,7 @@ void Model::DecoderLayer(Pass& pass, int64_t layer) {
 void Model::Head(Pass& pass, const LogitsSink& sink) {
   const int64_t hidden = config_.hidden_size;
   const int64_t vocab = config_.vocab_size;
+  const PhaseScope phase(clock_, Phase::kHead);
   const std::unique_ptr<SpineLease> spine = spine_.Acquire(config_.num_layers);
 
   struct Wanted {
