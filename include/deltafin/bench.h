@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "deltafin/types.h"
+#include "deltafin/engine.h"
 
 namespace deltafin {
 
@@ -93,5 +93,17 @@ struct DecodeBenchOptions {
 // by themselves, all measured in this run. Takes 1 GiB more than the model's budget for a while.
 // Throws Error.
 BenchReport BenchDecode(const DecodeBenchOptions& options);
+
+struct BatchBenchOptions {
+  EngineOptions engine;  // sessions and context are set as needed
+  int64_t tokens = 16;   // passes of each measurement
+  double seconds = 60;   // about; at least three rounds are measured
+  std::function<void(const BenchResult&)> on_result = nullptr;
+};
+
+// The time of a pass in which 1, 2, 4 and 8 independent sequences get a token each, in turns. What
+// they gain depends on what a pass reads once for all of them: the spine, where it is streamed.
+// Throws Error.
+BenchReport BenchBatch(const BatchBenchOptions& options);
 
 }  // namespace deltafin

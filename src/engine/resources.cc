@@ -80,13 +80,18 @@ MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
   PlanRequest request;
   request.ram_bytes = options.ram_bytes;
   request.program_bytes = ProgramBytes(limits, all_threads);
+  const auto sessions = static_cast<uint64_t>(options.parallel_sessions);
   request.state_bytes =
-      SequenceState::Bytes(c, options.cache_format, options.context_tokens) + draft_bytes;
+      sessions * SequenceState::Bytes(c, options.cache_format, options.context_tokens) +
+      draft_bytes;
+  request.snapshot_bytes = options.snapshot_bytes;
+  request.min_positions = options.parallel_sessions;
   request.max_positions = kMaxPositions;
   request.pin_layers = options.pin_layers;
-  request.workspace_bytes = [&c, compute_threads](int64_t positions) {
-    // The embedding and two rows of logits are on the host besides.
-    const int64_t host_floats = positions * c.hidden_size + 2 * c.vocab_size;
+  request.workspace_bytes = [&c, compute_threads, sessions](int64_t positions) {
+    // The embedding, a row of logits and the last one of every session are on the host besides.
+    const int64_t host_floats =
+        positions * c.hidden_size + (1 + static_cast<int64_t>(sessions)) * c.vocab_size;
     return Model::WorkspaceBytes(c, positions, MaxLogitsPositions(c, positions)) +
            KernelScratchBytes(c, positions, compute_threads) +
            static_cast<uint64_t>(host_floats) * sizeof(float);
