@@ -24,7 +24,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check lint format fuzz asan tsan aarch64 clean deps-run deps-test deps-check
+.PHONY: build run test check prove lint format fuzz asan tsan aarch64 clean deps-run deps-test deps-check
 
 deps-run deps-test deps-check: deps-%:
 	@scripts/install-deps $*
@@ -52,6 +52,11 @@ check: deps-check
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory aarch64
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=30
+	@$(MAKE) --no-print-directory prove
+
+# All 93 layers of the full Kimi K3 in 2 GiB of memory (docs/performance.md).
+prove: build
+	scripts/prove-2gib --program $(program)
 
 asan: deps-test
 	cmake --preset $@

@@ -193,6 +193,10 @@ class Run(unittest.TestCase):
             (("run", "--prompt", "a", "--cache", "f16"), "--cache"),
             (("run", "--prompt", "a", "--device", "gpu"), "--device"),
             (("run", "--prompt", "a", "--spine", "int4"), "--spine"),
+            (("run", "--prompt", "a", "--preload", "maybe"), "--preload"),
+            (("run", "--prompt", "a", "--pin-layers", "-2"), "--pin-layers"),
+            (("bench", "decode", "--spine", "int4"), "--spine"),
+            (("bench", "decode", "--model", "/nowhere"), "/nowhere"),
             (("run", "--prompt", "a", "--isa", "mmx"), "instruction set"),
             (("run", "--prompt", "a", "--logits", "/nowhere/x"), "/nowhere/x"),
             (("run", "--prompt", "a b c d e f g h", "--context", "2"), "--context"),
@@ -238,10 +242,51 @@ class Run(unittest.TestCase):
         self.assertIn(b"--ram", run(*args, env={"K3_RAM_GB": "1"}).stderr)
         self.assertIn(b"K3_TEMPLATES", run(*args, env={"K3_TEMPLATES": "1"}).stderr)
         run(*args, "--device", "cpu", env={"K3_DEV": "mps"})  # the flag wins
+        self.assertIn(b"--pin-layers", run(*args, env={"K3_PIN_LAYERS": "x"}, check=False).stderr)
+        self.assertIn(b"--preload", run(*args, env={"K3_PRELOAD": "x"}, check=False).stderr)
+        plain = run_json(*args)
+        for env in ({"K3_PIN_LAYERS": "2"}, {"K3_PRELOAD": "1"}, {"K3_PROFILE": "1"}):
+            other = run_json(*args, env=env)
+            self.assertEqual(other["ids"], plain["ids"])
+            self.assertEqual("profile" in other, "K3_PROFILE" in env)
+        self.assertNotIn("profile", run_json(*args, env={"K3_PROFILE": "0"}))
         with tempfile.TemporaryDirectory() as root:
             os.symlink(NANO, os.path.join(root, "Kimi-K3"))
             info = run_json("info", env={"DELTAFIN_ROOT": root})
             self.assertEqual(info["dir"], os.path.join(root, "Kimi-K3"))
+
+    def test_profile_adds_up(self):
+        args = ("run", "--prompt", "The capital of", "--max-new", "5", "--ignore-stop",
+                "--spec", "off", "--profile")
+        profile = run_json(*args)["profile"]
+        self.assertEqual([row["name"] for row in profile["passes"]],
+                         ["prompt"] + [f"token {i}" for i in range(2, 6)])
+        total = profile["total"]
+        self.assertEqual(total["passes"], 5)
+        for row in profile["passes"] + [total]:
+            self.assertAlmostEqual(sum(row["phases"].values()), row["seconds"], places=6)
+            self.assertGreater(row["phases"]["KDA"], 0)
+            self.assertTrue(0 <= row["overlap"] <= 1)
+        self.assertAlmostEqual(sum(row["seconds"] for row in profile["passes"]), total["seconds"],
+                               places=6)
+        self.assertGreater(profile["passes"][0]["bytes"]["spine"], 10_000_000)
+        self.assertEqual(profile["passes"][1]["bytes"]["spine"], 0)  # it is in RAM
+        self.assertEqual(profile["passes"][1]["bytes"]["embedding"], 256 * 2)
+        self.assertGreater(profile["memory_limit"], 0)
+        table = run(*args).stderr.decode()
+        for words in ("spine wait", "expert wait", "MLA", "token 5", "foretold", "measured"):
+            self.assertIn(words, table)
+
+    def test_shards_in_several_folders(self):
+        args = ("run", "--prompt", "The capital of", "--max-new", "5", "--ignore-stop")
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+            for i, name in enumerate(sorted(os.listdir(NANO))):
+                if not name.startswith("."):
+                    folder = two if i % 2 and name.endswith(".safetensors") else one
+                    os.symlink(os.path.join(NANO, name), os.path.join(folder, name))
+            self.assertEqual(run_json(*args, "--model", one, "--also", two)["ids"],
+                             run_json(*args)["ids"])
+            self.assertIn("is missing", run(*args, "--model", one, check=False).stderr.decode())
 
 
 def oracle_picks(prompt):

@@ -102,7 +102,7 @@ std::vector<TokenId> SomeTokens() {
 class StreamedSpine : public testing::TestWithParam<SpineFormat> {
  protected:
   StreamedSpine() : model_(NanoDir()) {
-    if (GetParam() == SpineFormat::kInt8) ConvertSpineToInt8({dir(), 2, nullptr});
+    if (GetParam() == SpineFormat::kInt8) ConvertSpineToInt8({dir(), {}, 2, nullptr});
   }
   const std::string& dir() const { return model_.dir(); }
 
@@ -192,7 +192,7 @@ TEST(Int8Spine, IsChosenWhenItIsThere) {
   EXPECT_THAT(describe(SpineFormat::kAuto), testing::HasSubstr("spine bf16 (as released)"));
   EXPECT_THAT(ErrorOf(Options(model.dir(), 0, SpineFormat::kInt8)),
               testing::HasSubstr("there is none); run: " + command));
-  ConvertSpineToInt8({model.dir(), 2, nullptr});
+  ConvertSpineToInt8({model.dir(), {}, 2, nullptr});
   EXPECT_THAT(describe(SpineFormat::kAuto),
               testing::HasSubstr("int8 (converted: not the released"));
   EXPECT_THAT(describe(SpineFormat::kBf16), testing::HasSubstr("spine bf16 (as released)"));
@@ -201,7 +201,7 @@ TEST(Int8Spine, IsChosenWhenItIsThere) {
   fs::resize_file(layer, 5000);
   EXPECT_THAT(ErrorOf(Options(model.dir(), 0, SpineFormat::kAuto)),
               testing::AllOf(testing::HasSubstr(layer), testing::HasSubstr(command)));
-  ConvertSpineToInt8({model.dir(), 2, nullptr});
+  ConvertSpineToInt8({model.dir(), {}, 2, nullptr});
 
   std::ofstream(model.dir() + "/.deltafin/spine-int8/manifest.json") << "{}";
   EXPECT_THAT(describe(SpineFormat::kAuto),
@@ -220,7 +220,7 @@ double LogSum(const std::vector<float>& logits) {
 // docs/quality.md has the figures of the whole text.
 TEST(Int8Spine, QualityOnHeldOutText) {
   const LinkedModel model(NanoDir());
-  ConvertSpineToInt8({model.dir(), 2, nullptr});
+  ConvertSpineToInt8({model.dir(), {}, 2, nullptr});
   const auto oracle = reference::LoadNanoNll();
   const char* all = std::getenv("DELTAFIN_ALL_TOKENS");  // 2,000 take a minute with plain kernels
   const size_t count = all != nullptr ? oracle.ids.size() : 400;

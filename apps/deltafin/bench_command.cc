@@ -112,6 +112,7 @@ void AddBenchCommand(CLI::App& app, int* status) {
   CLI::App* bench = app.add_subcommand("bench", "Measure what this computer gives");
   bench->require_subcommand(1);
   AddBenchBatchCommand(*bench, status);
+  AddBenchDecodeCommand(*bench, status);
   AddBenchDiskCommand(*bench, status);
   AddBenchKernelsCommand(*bench, status);
 }

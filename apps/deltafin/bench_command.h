@@ -8,6 +8,7 @@ namespace deltafin {
 
 // Each adds one subcommand of bench.
 void AddBenchBatchCommand(CLI::App& bench, int* status);
+void AddBenchDecodeCommand(CLI::App& bench, int* status);
 void AddBenchDiskCommand(CLI::App& bench, int* status);
 void AddBenchKernelsCommand(CLI::App& bench, int* status);
 

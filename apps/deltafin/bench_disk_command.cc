@@ -12,6 +12,7 @@ namespace {
 
 struct DiskOptions {
   std::string model;
+  std::vector<std::string> also;
   double seconds = 20;
   bool json = false;
 };
@@ -24,6 +25,7 @@ void AddBenchDiskCommand(CLI::App& bench, int* status) {
   auto options = std::make_shared<DiskOptions>();
   command->add_option("--model", options->model, "Folder of the checkpoint (default: as for run)")
       ->type_name("DIR");
+  AddAlsoOption(*command, &options->also);
   command
       ->add_option("--seconds", options->seconds,
                    "Measure for about so long (default: 20); every way at least once")
@@ -33,6 +35,7 @@ void AddBenchDiskCommand(CLI::App& bench, int* status) {
   command->callback([options, status] {
     DiskBenchOptions bench_options;
     bench_options.model_dir = options->model.empty() ? DefaultModelDir() : options->model;
+    bench_options.also_dirs = options->also;
     bench_options.seconds = options->seconds;
     if (isatty(STDERR_FILENO) != 0) {
       bench_options.on_progress = [](const std::string& what) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "command_line.h"
 #include "deltafin/convert.h"
@@ -15,6 +16,7 @@ namespace {
 
 struct ConvertFlags {
   std::string model;
+  std::vector<std::string> also;
   std::string to;
   int threads = 0;
   bool verify = false;
@@ -61,6 +63,7 @@ void Convert(const ConvertFlags& flags) {
     ProgressLine line;
     ConvertOptions options;
     options.model_dir = flags.model.empty() ? DefaultModelDir() : flags.model;
+    options.also_dirs = flags.also;
     options.threads = flags.threads;
     options.progress = [&line](const ConvertProgress& p) {
       line.Show(p);
@@ -97,6 +100,7 @@ void AddConvertCommand(CLI::App& app, int* status) {
                    "Folder of the checkpoint (default: DELTAFIN_ROOT/Kimi-K3, else the bundled "
                    "k3-nano)")
       ->type_name("DIR");
+  AddAlsoOption(*spine, &flags->also);
   spine->add_option("--threads", flags->threads, "Threads (default: all processors)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));

@@ -3,8 +3,10 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <iostream>
 
 #include "environment.h"
+#include "interrupt.h"
 
 namespace deltafin {
 namespace {
@@ -50,6 +52,22 @@ Prefetch ParsePrefetch(const std::string& text) {
               "--prefetch: expected auto or off, got \"" + text + "\"");
 }
 
+bool ParseSwitch(const std::string& flag, const std::string& text) {
+  if (text == "on" || text == "1") return true;
+  if (text == "off" || text == "0") return false;
+  throw Error(ErrorCode::kInvalidArgument, flag + ": expected on or off, got \"" + text + "\"");
+}
+
+int64_t ParsePinLayers(const std::string& text) {
+  if (text == "auto") return -1;
+  int64_t layers = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, layers);
+  if (error == std::errc() && stop == end && layers >= 0) return layers;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--pin-layers: expected auto or a number of layers, got \"" + text + "\"");
+}
+
 void CheckDevice(const std::string& text) {
   if (text == "auto" || text == "cpu") return;
   const bool gpu = text == "mps" || text == "cuda" || text.starts_with("gpu");
@@ -60,6 +78,8 @@ void CheckDevice(const std::string& text) {
   throw Error(ErrorCode::kInvalidArgument, "--device: expected auto or cpu, got \"" + text + "\"");
 }
 
+}  // namespace
+
 SpineFormat ParseSpine(const std::string& text) {
   if (text == "auto") return SpineFormat::kAuto;
   if (text == "bf16") return SpineFormat::kBf16;
@@ -67,8 +87,6 @@ SpineFormat ParseSpine(const std::string& text) {
   throw Error(ErrorCode::kInvalidArgument,
               "--spine: expected auto, bf16 or int8, got \"" + text + "\"");
 }
-
-}  // namespace
 
 std::string DefaultModelDir() {
   if (const std::string root = Environment("DELTAFIN_ROOT"); !root.empty()) {
@@ -128,11 +146,38 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
                   "changes a result (K3_PREFETCH)")
       ->type_name("WHEN")
       ->envname("K3_PREFETCH");
+  AddAlsoOption(command, &options->also);
+  command
+      .add_option("--pin-layers", options->pin_layers,
+                  "At most so many layers' worth of the spine stays in RAM, the rest of it is for "
+                  "experts; or auto (K3_PIN_LAYERS)")
+      ->type_name("N")
+      ->envname("K3_PIN_LAYERS");
+  command
+      .add_option("--preload", options->preload,
+                  "on: read what stays in RAM before the first token (default: off; K3_PRELOAD)")
+      ->type_name("WHEN")
+      ->envname("K3_PRELOAD");
   command
       .add_option("--isa", options->isa,
                   "Kernels: plain, avx2, avx512 or neon (default: the best; all give the same "
                   "bits)")
       ->type_name("NAME");
+}
+
+void AddAlsoOption(CLI::App& command, std::vector<std::string>* folders) {
+  command
+      .add_option("--also", *folders,
+                  "Another folder, on another disk, with some of the shards; may be given again: "
+                  "all disks are read at once")
+      ->type_name("DIR")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void AddProfileFlag(CLI::App& command, ModelOptions* options) {
+  command.add_flag("--profile", options->profile,
+                   "Say where the time and the bytes of each pass went (K3_PROFILE=1)");
 }
 
 EngineOptions ToEngineOptions(const ModelOptions& options) {
@@ -144,6 +189,12 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   engine.spine = ParseSpine(options.spine);
   engine.cpu_isa = options.isa;
   engine.prefetch = ParsePrefetch(options.prefetch);
+  engine.also_dirs = options.also;
+  engine.pin_layers = ParsePinLayers(options.pin_layers);
+  const std::string profile = Environment("K3_PROFILE");
+  engine.profile = options.profile || (!profile.empty() && profile != "0");
+  engine.on_notice = [](const std::string& notice) { std::cerr << notice + "\n"; };
+  ParseSwitch("--preload", options.preload);
   CheckDevice(options.device);
   if (!options.ram.empty()) {
     engine.ram_bytes = ParseBytes("--ram", options.ram);
@@ -151,6 +202,15 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
     engine.ram_bytes = ParseBytes("K3_RAM_GB", gb + "G");
   }
   return engine;
+}
+
+std::unique_ptr<Engine> OpenEngine(const ModelOptions& options, const EngineOptions& engine) {
+  std::unique_ptr<Engine> opened = Engine::Open(engine);
+  for (const std::string& line : opened->Describe()) std::cerr << line << "\n";
+  if (ParseSwitch("--preload", options.preload)) {
+    opened->Preload([] { return InterruptSignal() == 0; });
+  }
+  return opened;
 }
 
 }  // namespace deltafin

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "command_line.h"
 #include "deltafin/engine.h"
@@ -12,12 +13,16 @@ namespace deltafin {
 // Values of the flags; strings are checked by ToEngineOptions.
 struct ModelOptions {
   std::string model;
+  std::vector<std::string> also;
   std::string ram;
   std::string cache = "f32";
   std::string device = "auto";
   std::string spine = "auto";
   std::string prefetch = "auto";
   std::string isa;
+  std::string pin_layers = "auto";
+  std::string preload = "off";
+  bool profile = false;
   int threads = 0;
   int64_t context = 0;
 };
@@ -25,8 +30,20 @@ struct ModelOptions {
 // Adds the flags to a subcommand; environment names give their defaults.
 void AddModelOptions(CLI::App& command, ModelOptions* options);
 
+// --also, which may be given again.
+void AddAlsoOption(CLI::App& command, std::vector<std::string>* folders);
+
+// Throws Error(kInvalidArgument).
+SpineFormat ParseSpine(const std::string& text);
+
+// --profile, for commands that report it.
+void AddProfileFlag(CLI::App& command, ModelOptions* options);
+
 // Throws Error(kInvalidArgument or kUnsupported) naming the flag.
 EngineOptions ToEngineOptions(const ModelOptions& options);
+
+// Opens the model, says on stderr what was chosen, and reads what --preload asks for.
+std::unique_ptr<Engine> OpenEngine(const ModelOptions& options, const EngineOptions& engine);
 
 // DELTAFIN_ROOT/Kimi-K3 if it is there, else the k3-nano that comes with the program. Throws
 // Error(kNotFound) when neither is.

@@ -16,6 +16,7 @@
 #include "interrupt.h"
 #include "model_options.h"
 #include "progress_line.h"
+#include "profile_report.h"
 #include "sampling_options.h"
 #include "saved_run.h"
 #include "token_ids.h"
@@ -302,8 +303,8 @@ Json ExpertsJson(const Engine& engine) {
 }
 
 void PrintJson(const Engine& engine, const std::vector<TokenId>& prompt,
-               const GenerateOptions& generate, const GenerateResult& result,
-               const Output& output) {
+               const GenerateOptions& generate, const GenerateResult& result, const Output& output,
+               const std::optional<ProfileReport>& profile) {
   Json json{{"prompt_ids", prompt},
             {"ids", result.tokens},
             {"text", output.text()},
@@ -327,6 +328,7 @@ void PrintJson(const Engine& engine, const std::vector<TokenId>& prompt,
       {"decode_seconds", result.decode_seconds},
       {"decode_tokens_per_second", Rate(result.tokens.size(), result.decode_seconds)}};
   json["experts"] = ExpertsJson(engine);
+  if (profile) json["profile"] = profile->ToJson();
   std::cout << json.dump() << std::endl;
 }
 
@@ -406,8 +408,12 @@ int Run(const RunOptions& options) {
   GenerateOptions generate;
   ApplySamplingFlags(options.sampling, &generate);
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
-  const auto engine = Engine::Open(engine_options);
-  for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
+  CatchInterrupts();
+  const double memory_rate =
+      engine_options.profile ? MeasureMemoryBytesPerSecond(engine_options.threads) : 0;
+  const auto engine = OpenEngine(options.model, engine_options);
+  std::optional<ProfileReport> profile;
+  if (engine_options.profile) profile.emplace(*engine, memory_rate);
 
   const Tokenizer& tokenizer = engine->tokenizer();
   const auto session = engine->NewSession();
@@ -421,7 +427,6 @@ int Run(const RunOptions& options) {
     saved->thinking = turn.thinking;
   }
 
-  CatchInterrupts();
   const auto cancelled = [] { return InterruptSignal() != 0; };
   Output output(tokenizer, std::move(turn.parser), !options.json);
   generate.stop_at_stop_tokens = !options.ignore_stop;
@@ -432,8 +437,10 @@ int Run(const RunOptions& options) {
   const std::vector<TokenId>& stops = engine->stop_tokens();
   ProgressLine progress;
   generate.on_progress = [&](const PrefillProgress& now) { progress.Show(now); };
+  int64_t num_rows = 0;
   generate.on_token = [&](TokenId id) {
     progress.Finish();
+    if (profile) profile->EndRow(++num_rows == 1 ? "prompt" : "token " + std::to_string(num_rows));
     output.Push(id, !options.ignore_stop && Contains(stops, id));
     return !cancelled();
   };
@@ -461,11 +468,13 @@ int Run(const RunOptions& options) {
   result.prefill_seconds += logits_seconds;
   output.Finish();
   if (picks) picks->Close();
+  if (profile) profile->EndRow("end");
   if (options.json) {
-    PrintJson(*engine, prompt, generate, result, output);
+    PrintJson(*engine, prompt, generate, result, output, profile);
   } else {
     PrintTimings(prompt, generate, result);
     PrintExperts(engine->expert_counters());
+    if (profile) profile->Print();
   }
   return result.finish_reason == FinishReason::kCancelled ? 128 + InterruptSignal() : 0;
 }
@@ -505,6 +514,7 @@ void AddRunCommand(CLI::App& app, int* status) {
   command->add_flag("--json", options->json,
                     "One JSON object on stdout: prompt_ids, ids, text, reasoning, finish_reason, "
                     "timings, experts");
+  AddProfileFlag(*command, &options->model);
   AddSamplingFlags(*command, &options->sampling);
   AddSessionFlags(*command, &options->session);
   AddModelOptions(*command, &options->model);

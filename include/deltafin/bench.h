@@ -65,7 +65,8 @@ BenchReport BenchKernels(const KernelBenchOptions& options);
 
 struct DiskBenchOptions {
   std::string model_dir;
-  double seconds = 20;  // about; every way is measured at least once
+  std::vector<std::string> also_dirs = {};  // as EngineOptions
+  double seconds = 20;                      // about; every way is measured at least once
   std::function<void(const std::string&)> on_progress = nullptr;  // hears what is measured next
 };
 
@@ -74,6 +75,24 @@ struct DiskBenchOptions {
 // with the 16 spans of a layer at once. Throws Error when the model cannot be opened or nothing of
 // it is on the disk.
 BenchReport BenchDisk(const DiskBenchOptions& options);
+
+struct DecodeBenchOptions {
+  std::string model_dir;  // with Kimi K3's widths (deltafin synth); a few layers will do
+  std::vector<std::string> also_dirs = {};  // as EngineOptions
+  SpineFormat spine = SpineFormat::kBf16;
+  int threads = 0;  // 0: all processors
+  int tokens = 6;   // that are measured at each budget
+  int budgets = 5;  // from the least that the model runs in to all that it can use; at least 2
+  std::function<void(const BenchResult&)> on_result = nullptr;
+};
+
+// How much of what the machine gives decoding uses, token by token, under several RAM budgets: cold
+// (reads past the page cache) and warm (everything in the page cache). The ratio of a line is
+// max(disk time, memory time, compute time) / wall time: bytes read over the rate that the same
+// reads reach by themselves, weights over the read bandwidth, weights over the rate of the kernels
+// by themselves, all measured in this run. Takes 1 GiB more than the model's budget for a while.
+// Throws Error.
+BenchReport BenchDecode(const DecodeBenchOptions& options);
 
 struct BatchBenchOptions {
   EngineOptions engine;  // sessions and context are set as needed

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "deltafin/error.h"
 
@@ -18,9 +19,10 @@ struct ConvertProgress {
 
 struct ConvertOptions {
   std::string model_dir;
-  int threads = 0;  // 0: every processor this process may use
+  std::vector<std::string> also_dirs;  // as EngineOptions
+  int threads = 0;                     // 0: every processor this process may use
   // Called often; false stops with Error(kCancelled).
-  std::function<bool(const ConvertProgress&)> progress;
+  std::function<bool(const ConvertProgress&)> progress = nullptr;
 };
 
 struct ConvertResult {

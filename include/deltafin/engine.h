@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "deltafin/engine_counters.h"
 #include "deltafin/error.h"
 #include "deltafin/expert_counters.h"
 #include "deltafin/tokenizer.h"
@@ -29,6 +31,14 @@ struct EngineOptions {
   // they take little of the memory, else none.
   int64_t max_draft_tokens = 0;
   Prefetch prefetch = Prefetch::kAuto;
+  std::vector<std::string> also_dirs;  // where shards may lie besides model_dir, on other disks
+  // At most so many layers' worth of the spine stays in RAM, what that leaves goes to experts; -1:
+  // as the memory plan sees fit.
+  int64_t pin_layers = -1;
+  bool profile = false;  // adds up the time of each phase: EngineCounters::seconds
+  // Hears one sentence now and then about something that works, but not as well as it could. Called
+  // by any thread; must not throw.
+  std::function<void(const std::string&)> on_notice = nullptr;
   std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 
@@ -80,8 +90,18 @@ class Engine {
   // Since the engine was opened, in all and by layer. Thread-safe.
   virtual ExpertStoreCounters expert_counters() const { return {}; }
   virtual std::vector<LayerExpertCounters> layer_expert_counters() const { return {}; }
+  virtual EngineCounters counters() const { return {}; }
+  // What the model's disks gave together when the way of reading was chosen; 0: not measured.
+  virtual double disk_bytes_per_second() const { return 0; }
+  // Reads the part of the spine that stays in RAM now, not at its first use. `go_on` is asked now
+  // and then; false ends it. No session may run meanwhile. Throws Error when a read fails.
+  virtual void Preload(const std::function<bool()>& /*go_on*/) {}
   // An empty timeline. The engine must outlive it.
   virtual std::unique_ptr<Session> NewSession() = 0;
 };
+
+// Bytes per second that so many threads (0: as EngineOptions) read from memory together. Takes 1
+// GiB for some tenths of a second: to be called before a model is opened.
+double MeasureMemoryBytesPerSecond(int threads);
 
 }  // namespace deltafin

@@ -12,6 +12,7 @@
 #include "deltafin/error.h"
 #include "engine/bench_machine.h"
 #include "io/disk_probe.h"
+#include "io/joined_folders.h"
 #include "io/read_choice.h"
 #include "store/checkpoint.h"
 
@@ -70,7 +71,9 @@ std::vector<ReadQueueOptions> AllWays() {
 class DiskBench {
  public:
   explicit DiskBench(const DiskBenchOptions& options)
-      : options_(options), checkpoint_(Checkpoint::Open(RealFileSystem(), options.model_dir)) {
+      : options_(options),
+        file_system_(RealFileSystem(), options.model_dir, options.also_dirs),
+        checkpoint_(Checkpoint::Open(file_system_, options.model_dir)) {
     std::vector<const ReadableFile*> files;
     for (uint32_t shard = 0; shard < checkpoint_->num_shards(); ++shard) {
       files.push_back(&checkpoint_->file(shard));
@@ -213,6 +216,7 @@ class DiskBench {
   }
 
   const DiskBenchOptions options_;
+  JoinedFolders file_system_;
   const std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<DiskProbe> probe_;
   const Clock::time_point begin_ = Clock::now();

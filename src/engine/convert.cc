@@ -2,6 +2,7 @@
 
 #include "base/format.h"
 #include "base/thread_pool.h"
+#include "io/joined_folders.h"
 #include "store/checkpoint.h"
 #include "store/int8_spine.h"
 
@@ -23,14 +24,16 @@ ConvertResult ResultOf(const ConvertOptions& options, const Int8Summary& summary
 }  // namespace
 
 ConvertResult ConvertSpineToInt8(const ConvertOptions& options) {
-  const auto checkpoint = Checkpoint::Open(RealFileSystem(), options.model_dir);
+  JoinedFolders files(RealFileSystem(), options.model_dir, options.also_dirs);
+  const auto checkpoint = Checkpoint::Open(files, options.model_dir);
   ThreadPool pool(options.threads > 0 ? options.threads : UsableProcessors());
-  return ResultOf(options, WriteInt8Spine(RealFileSystem(), *checkpoint, pool, SinkOf(options)));
+  return ResultOf(options, WriteInt8Spine(files, *checkpoint, pool, SinkOf(options)));
 }
 
 ConvertResult VerifyInt8Spine(const ConvertOptions& options) {
-  const auto checkpoint = Checkpoint::Open(RealFileSystem(), options.model_dir);
-  return ResultOf(options, CheckInt8Spine(RealFileSystem(), *checkpoint, SinkOf(options)));
+  JoinedFolders files(RealFileSystem(), options.model_dir, options.also_dirs);
+  const auto checkpoint = Checkpoint::Open(files, options.model_dir);
+  return ResultOf(options, CheckInt8Spine(files, *checkpoint, SinkOf(options)));
 }
 
 }  // namespace deltafin

@@ -7,12 +7,13 @@
 #include "base/format.h"
 #include "base/page_memory.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/machine_limits.h"
 #include "engine/engine_impl.h"
 #include "engine/resources.h"
 #include "engine/session_impl.h"
 #include "engine/speculation.h"
 #include "io/memory_limits.h"
-#include "io/read_queue.h"
+#include "io/read_choice.h"
 
 namespace deltafin {
 namespace {
@@ -37,9 +38,15 @@ std::unique_ptr<Engine> Engine::Open(const EngineOptions& options) {
   return std::make_unique<EngineImpl>(options);
 }
 
-EngineImpl::EngineImpl(const EngineOptions& options)
+double MeasureMemoryBytesPerSecond(int threads) {
+  ThreadPool pool(threads > 0 ? threads : UsableProcessors());
+  return ReadBytesPerSecondOnce(pool);
+}
+
+EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
     : options_(options),
-      checkpoint_(Checkpoint::Open(RealFileSystem(), options.model_dir)),
+      files_(*parts.files, options.model_dir, options.also_dirs),
+      checkpoint_(Checkpoint::Open(files_, options.model_dir)),
       tokenizer_(Tokenizer::Load(options.model_dir)) {
   const ModelConfig& c = checkpoint_->config();
   if (tokenizer_->vocab_size() > c.vocab_size) {
@@ -64,29 +71,77 @@ EngineImpl::EngineImpl(const EngineOptions& options)
     throw Error(ErrorCode::kInvalidArgument,
                 format("threads: expected 1 to 1024, got {}", threads));
   }
+  ChooseReads(parts);
   if (options_.parallel_sessions < 1 || options_.parallel_sessions > kMaxParallelSessions) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("parallel sessions: expected 1 to {}, got {}", kMaxParallelSessions,
                        options_.parallel_sessions));
   }
-  SpineSource spine = ChooseSpine(*checkpoint_, options_.spine, &spine_note_);
+  SpineSource spine = ChooseSpine(files_, *checkpoint_, options_.spine, &spine_note_);
   spine_format_ = spine.format;
   info_.spine_bytes = spine.TotalBytes();
   ChooseDraftSize();
-  plan_ = PlanEngine(*checkpoint_, spine, options_, threads,
+  int read_threads = 0;
+  for (const DiskReads& disk : disks_) read_threads += disk.options.depth;
+  plan_ = PlanEngine(*checkpoint_, spine, options_, threads + read_threads, threads,
                      Speculation::Bytes(c, info_.max_draft_tokens));
   max_logits_positions_ = MaxLogitsPositions(c, plan_.positions);
   info_.max_draft_tokens = std::min(info_.max_draft_tokens, max_logits_positions_ - 1);
 
   pool_ = std::make_unique<ThreadPool>(threads);
   device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
-  queue_ = MakeReadQueue({});
+  queue_ = MakeReadQueues(disks_);
+  PhaseClock* const clock = options_.profile ? &clock_.emplace() : nullptr;
+  plan_.spine.clock = clock;
   spine_ = MakeSpineStore(*checkpoint_, std::move(spine), *queue_, plan_.spine);
   experts_ = MakeExpertStore(
       *checkpoint_, *queue_,
-      {plan_.expert_slots, options_.prefetch, JoinPath(options_.model_dir, ".deltafin/heat")});
-  model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_);
+      {plan_.expert_slots, options_.prefetch,
+       parts.keep_heat ? JoinPath(options_.model_dir, ".deltafin/heat") : "", clock});
+  model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_, clock);
   FillInfo();
+}
+
+// Measures each disk once (docs/disk.md).
+void EngineImpl::ChooseReads(const EngineParts& parts) {
+  std::vector<const ReadableFile*> shards;
+  for (uint32_t shard = 0; shard < checkpoint_->num_shards(); ++shard) {
+    shards.push_back(&checkpoint_->file(shard));
+  }
+  if (!parts.reads.empty()) {
+    disks_ = parts.reads;
+    return;
+  }
+  for (const DiskChoice& disk : ChooseReadsOfDisks(shards)) {
+    ReadQueueOptions options = disk.choice.options;
+    if (options_.on_notice) {
+      // One line for a disk, not for each of its shards.
+      options.on_notice = [tell = options_.on_notice,
+                           told = std::make_shared<std::once_flag>()](const std::string& notice) {
+        std::call_once(*told, [&] { tell(notice); });
+      };
+    }
+    disks_.push_back({disk.disk, options});
+    disk_bytes_per_second_ += disk.choice.bytes_per_second;
+    if (!reads_note_.empty()) reads_note_ += "; ";
+    reads_note_ += format(
+        "{}, {}, {} deep, {}", EngineName(options.engine), ModeName(options.mode), options.depth,
+        disk.choice.bytes_per_second > 0
+            ? format("{:.2f} GB/s {}", disk.choice.bytes_per_second / 1e9, disk.choice.source)
+            : disk.choice.source);
+  }
+}
+
+EngineCounters EngineImpl::counters() const {
+  EngineCounters counters;
+  if (clock_) clock_->AddTo(counters);
+  const SpineCounters spine = spine_->counters();
+  counters.spine_bytes = spine.layer_bytes;
+  counters.head_bytes = spine.head_bytes;
+  counters.embedding_bytes = spine.embedding_bytes;
+  counters.expert_bytes = experts_->counters().bytes_read();
+  counters.disk_seconds = queue_->counters().busy_seconds;
+  return counters;
 }
 
 // What drafts need must leave the weights their room: each draft token reads experts of its own.
@@ -151,6 +206,7 @@ std::vector<std::string> EngineImpl::Describe() const {
              Bytes(plan_.budget_bytes), plan_.limited_by, i.context_tokens,
              options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16"),
   };
+  if (!reads_note_.empty()) lines.push_back("reads: " + reads_note_);
   if (!spine_note_.empty()) lines.push_back(spine_note_);
   return lines;
 }

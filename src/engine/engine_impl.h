@@ -3,13 +3,16 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/phase_clock.h"
 #include "base/thread_pool.h"
 #include "deltafin/engine.h"
 #include "device/device.h"
 #include "engine/session_file.h"
+#include "io/joined_folders.h"
 #include "io/read_queue.h"
 #include "model/model.h"
 #include "store/checkpoint.h"
@@ -19,9 +22,16 @@
 
 namespace deltafin {
 
+// What tests and benchmarks replace.
+struct EngineParts {
+  FileSystem* files = &RealFileSystem();  // of the weights; must outlive the engine
+  std::vector<DiskReads> reads;           // empty: as the disks like it
+  bool keep_heat = true;                  // across runs, beside the model
+};
+
 class EngineImpl : public Engine {
  public:
-  explicit EngineImpl(const EngineOptions& options);
+  explicit EngineImpl(const EngineOptions& options, const EngineParts& parts = {});
 
   const ModelInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
@@ -33,6 +43,9 @@ class EngineImpl : public Engine {
   std::vector<LayerExpertCounters> layer_expert_counters() const override {
     return experts_->layer_counters();
   }
+  EngineCounters counters() const override;
+  double disk_bytes_per_second() const override { return disk_bytes_per_second_; }
+  void Preload(const std::function<bool()>& go_on) override { spine_->Preload(go_on); }
 
   // For sessions.
   const ModelConfig& config() const { return checkpoint_->config(); }
@@ -41,6 +54,8 @@ class EngineImpl : public Engine {
   // What a saved session must have been computed with. Reads the shards' headers once.
   const SessionOrigin& session_origin();
   CacheFormat cache_format() const { return options_.cache_format; }
+  const MemoryPlan& memory_plan() const { return plan_; }
+  const std::vector<DiskReads>& disks() const { return disks_; }
   // Positions of a pass that the plan has room for, and of those with logits.
   int64_t max_positions() const { return plan_.positions; }
   int64_t max_logits_positions() const { return max_logits_positions_; }
@@ -48,17 +63,23 @@ class EngineImpl : public Engine {
   bool weights_in_ram() const { return weights_in_ram_; }
 
  private:
+  void ChooseReads(const EngineParts& parts);
   void ChooseDraftSize();
   void FillInfo();
   std::string DescribeSpine() const;
 
   EngineOptions options_;
+  JoinedFolders files_;
   std::once_flag origin_once_;
   SessionOrigin origin_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<TokenId> stop_tokens_;
   MemoryPlan plan_;
+  std::vector<DiskReads> disks_;
+  std::string reads_note_;  // for people: how the weights are read
+  double disk_bytes_per_second_ = 0;
+  std::optional<PhaseClock> clock_;
   WeightFormat spine_format_ = WeightFormat::kBf16;
   std::string spine_note_;  // for people; mostly empty
   int64_t max_logits_positions_ = 1;

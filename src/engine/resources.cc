@@ -5,7 +5,6 @@
 #include "base/format.h"
 #include "base/page_memory.h"
 #include "io/memory_limits.h"
-#include "io/read_queue.h"
 #include "model/model.h"
 #include "model/sequence_state.h"
 #include "store/int8_spine.h"
@@ -28,7 +27,7 @@ constexpr uint64_t kAddressesPerThread = (8ull << 20) + (64ull << 10);
 uint64_t ProgramBytes(const MemoryLimits& limits, int threads) {
   TrimHeap();
   const ProcessMemory now = ReadProcessMemory();
-  const auto all_threads = static_cast<uint64_t>(threads + ReadQueueOptions().depth);
+  const auto all_threads = static_cast<uint64_t>(threads);
   if (limits.limited_by == "RLIMIT_AS") {
     return now.virtual_bytes + kHeapGrowthBytes + all_threads * kAddressesPerThread;
   }
@@ -53,11 +52,12 @@ uint64_t KernelScratchBytes(const ModelConfig& c, int64_t positions, int threads
 
 }  // namespace
 
-SpineSource ChooseSpine(const Checkpoint& checkpoint, SpineFormat wanted, std::string* note) {
+SpineSource ChooseSpine(FileSystem& files, const Checkpoint& checkpoint, SpineFormat wanted,
+                        std::string* note) {
   if (wanted == SpineFormat::kBf16) return ReleasedSpine(checkpoint);
   std::string why;
-  const Int8SpineState state = FindInt8Spine(RealFileSystem(), checkpoint, &why);
-  if (state == Int8SpineState::kComplete) return OpenInt8Spine(RealFileSystem(), checkpoint);
+  const Int8SpineState state = FindInt8Spine(files, checkpoint, &why);
+  if (state == Int8SpineState::kComplete) return OpenInt8Spine(files, checkpoint);
   if (wanted == SpineFormat::kInt8) {
     throw Error(ErrorCode::kNotFound,
                 format("--spine int8: {} ({}); run: {}", Int8SpineFolder(checkpoint.dir()), why,
@@ -73,12 +73,13 @@ int64_t MaxLogitsPositions(const ModelConfig& config, int64_t positions) {
 }
 
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
-                      const EngineOptions& options, int threads, uint64_t draft_bytes) {
+                      const EngineOptions& options, int all_threads, int compute_threads,
+                      uint64_t draft_bytes) {
   const ModelConfig& c = checkpoint.config();
   const MemoryLimits limits = ReadMemoryLimits();
   PlanRequest request;
   request.ram_bytes = options.ram_bytes;
-  request.program_bytes = ProgramBytes(limits, threads);
+  request.program_bytes = ProgramBytes(limits, all_threads);
   const auto sessions = static_cast<uint64_t>(options.parallel_sessions);
   request.state_bytes =
       sessions * SequenceState::Bytes(c, options.cache_format, options.context_tokens) +
@@ -86,12 +87,13 @@ MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
   request.snapshot_bytes = options.snapshot_bytes;
   request.min_positions = options.parallel_sessions;
   request.max_positions = kMaxPositions;
-  request.workspace_bytes = [&c, threads, sessions](int64_t positions) {
+  request.pin_layers = options.pin_layers;
+  request.workspace_bytes = [&c, compute_threads, sessions](int64_t positions) {
     // The embedding, a row of logits and the last one of every session are on the host besides.
     const int64_t host_floats =
         positions * c.hidden_size + (1 + static_cast<int64_t>(sessions)) * c.vocab_size;
     return Model::WorkspaceBytes(c, positions, MaxLogitsPositions(c, positions)) +
-           KernelScratchBytes(c, positions, threads) +
+           KernelScratchBytes(c, positions, compute_threads) +
            static_cast<uint64_t>(host_floats) * sizeof(float);
   };
   return PlanMemory(checkpoint, spine, limits, request);

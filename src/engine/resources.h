@@ -13,15 +13,17 @@ namespace deltafin {
 
 // `note` gets a line for people when a conversion was left aside. Throws Error when int8 is asked
 // for and is not there, or is damaged.
-SpineSource ChooseSpine(const Checkpoint& checkpoint, SpineFormat wanted, std::string* note);
+SpineSource ChooseSpine(FileSystem& files, const Checkpoint& checkpoint, SpineFormat wanted,
+                        std::string* note);
 
 // Positions of a pass whose logits may be wanted at a time: their room is bounded.
 int64_t MaxLogitsPositions(const ModelConfig& config, int64_t positions);
 
 // Measures what the process takes already, and plans the rest. Call it when everything that stays
-// (indexes, tokenizer) has been loaded and before the first thread is started. `draft_bytes` is
-// what drafts take besides the state of a session.
+// (indexes, tokenizer) has been loaded and before the first thread is started. `all_threads` counts
+// those that read, too; `draft_bytes` is what drafts take besides the state of a session.
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
-                      const EngineOptions& options, int threads, uint64_t draft_bytes);
+                      const EngineOptions& options, int all_threads, int compute_threads,
+                      uint64_t draft_bytes);
 
 }  // namespace deltafin

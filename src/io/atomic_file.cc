@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,6 +46,12 @@ AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
   ::unlink(temporary_path_.c_str());
+}
+
+void AtomicFile::Resize(uint64_t bytes) {
+  if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) {
+    Fail(temporary_path_, "cannot change its size", errno);
+  }
 }
 
 void AtomicFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
@@ -111,6 +118,13 @@ uint64_t FreeDiskBytes(const std::string& folder) {
   const std::filesystem::space_info space = std::filesystem::space(folder, error);
   if (error) Fail(folder, "cannot tell the free space", error.value());
   return space.available;
+}
+
+uint64_t DiskBytesOf(const std::string& path) noexcept {
+  constexpr uint64_t kBlockBytes = 512;  // whatever st_blksize says
+  struct stat status = {};
+  return ::stat(path.c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_blocks) * kBlockBytes
+                                            : 0;
 }
 
 void RemoveFile(const std::string& path) {

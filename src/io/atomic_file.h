@@ -19,6 +19,9 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  // The file has so many bytes, zeros where nothing is written; zeros that are never written take
+  // no room on the disk.
+  void Resize(uint64_t bytes);
   // Positional; what lies between the writes is zero.
   void WriteAt(uint64_t offset, std::span<const std::byte> bytes);
   // Waits until the bytes are on the disk, then renames. Nothing may be written afterwards.
@@ -53,6 +56,9 @@ class FolderLock {
 void MakeFolders(const std::string& folder);
 // What may still be written to the file system of `folder`, which exists. Throws Error(kIo).
 uint64_t FreeDiskBytes(const std::string& folder);
+// What a file takes on its disk: of a sparse file less than its size. 0 where the system does not
+// say.
+uint64_t DiskBytesOf(const std::string& path) noexcept;
 // Does nothing when there is no such file. Throws Error(kIo).
 void RemoveFile(const std::string& path);
 

@@ -47,6 +47,24 @@ TEST_F(AtomicFileTest, AppearsWhenItIsComplete) {
   EXPECT_EQ(Read(), "new");
 }
 
+TEST_F(AtomicFileTest, WhatIsNeverWrittenTakesNoRoom) {
+  constexpr uint64_t kSize = uint64_t{256} << 20;
+  {
+    AtomicFile file(path_);
+    file.Resize(kSize);
+    file.WriteAt(5000, Bytes("here"));
+    file.Commit();
+  }
+  EXPECT_EQ(std::filesystem::file_size(path_), kSize);
+  EXPECT_GT(DiskBytesOf(path_), 0u);
+  EXPECT_LT(DiskBytesOf(path_), kSize / 2);
+  EXPECT_EQ(DiskBytesOf(path_ + ".none"), 0u);
+  const auto file = RealFileSystem().OpenForReading(path_);
+  std::string text(6, 'x');
+  file->ReadAt(4999, std::as_writable_bytes(std::span(text)));
+  EXPECT_EQ(text, std::string("\0here\0", 6));
+}
+
 TEST_F(AtomicFileTest, WithoutCommitTheOldOneStays) {
   WriteFileAtomically(path_, Bytes("old"));
   {

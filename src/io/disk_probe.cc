@@ -133,6 +133,7 @@ std::vector<DiskProbe::Span> DiskProbe::Draw(int num_spans) {
 
 void DiskProbe::Drop(const std::vector<Span>& spans) const {
 #if defined(POSIX_FADV_DONTNEED)
+  if (keeps_page_cache_) return;
   for (const Span& span : spans) {
     ::posix_fadvise(span.file->Descriptor(ReadMode::kBuffered), static_cast<off_t>(span.offset),
                     static_cast<off_t>(span_bytes_), POSIX_FADV_DONTNEED);

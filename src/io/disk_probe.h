@@ -13,7 +13,8 @@
 namespace deltafin {
 
 // Draws random spans of files and reads them. Spans lie at any offset, as experts do, and never in
-// a hole of a sparse file. Reads are cold: what they touch leaves the page cache before and after.
+// a hole of a sparse file. Reads are cold (what they touch leaves the page cache before
+// and after) until KeepPageCache.
 // Not thread-safe.
 class DiskProbe {
  public:
@@ -33,6 +34,9 @@ class DiskProbe {
 
   uint64_t span_bytes() const { return span_bytes_; }
 
+  // From now on the page cache keeps what it has: reads are as warm as the files are.
+  void KeepPageCache() { keeps_page_cache_ = true; }
+
  private:
   struct Span {
     const ReadableFile* file;
@@ -46,6 +50,7 @@ class DiskProbe {
   std::vector<uint64_t> ends_;  // running total of the places where a span can begin
   const uint64_t span_bytes_;
   std::mt19937_64 random_;
+  bool keeps_page_cache_ = false;
 };
 
 // One way of reading, measured.

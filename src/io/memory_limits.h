@@ -15,9 +15,9 @@ struct MemoryLimits {
   std::string limited_by;  // "physical memory", "cgroup /a/b", "RLIMIT_AS"
 };
 
-// `root` is "/" except in tests, which lay out their own /proc and /sys below it. Limits that
-// cannot be read do not bind.
-MemoryLimits ReadMemoryLimits(const std::string& root = "/");
+// `root` stands before every path that is read: tests lay out their own /proc and /sys below it.
+// Limits that cannot be read do not bind.
+MemoryLimits ReadMemoryLimits(const std::string& root = "");
 
 // What this process uses; 0 where the system does not say.
 struct ProcessMemory {
@@ -26,6 +26,6 @@ struct ProcessMemory {
   uint64_t virtual_bytes = 0;  // what RLIMIT_AS counts
 };
 
-ProcessMemory ReadProcessMemory(const std::string& root = "/");
+ProcessMemory ReadProcessMemory(const std::string& root = "");
 
 }  // namespace deltafin

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -142,7 +143,13 @@ ReadChoice ChooseReadOptions(const std::string& dir, std::vector<const ReadableF
   if (std::optional<ReadChoice> known = Remembered(disks, disk)) return *std::move(known);
 
   DiskProbe probe(std::move(files), kSpanBytes, std::random_device{}());
-  if (!probe.has_data()) return {{}, 0, "not measured: hardly anything is on the disk"};
+  if (!probe.has_data()) {
+    // Large, so the page cache would only take memory from the program.
+    ReadChoice direct;
+    direct.source = "not measured: hardly anything is on the disk";
+    direct.options.mode = ReadMode::kDirect;
+    return direct;
+  }
   const std::vector<ReadMeasurement> measured =
       MeasureReads(probe, QuickCandidates(), kSpans, kSpans, seconds);
   const ReadMeasurement* best = PickBest(measured);
@@ -150,6 +157,26 @@ ReadChoice ChooseReadOptions(const std::string& dir, std::vector<const ReadableF
   ReadChoice choice = {best->options, std::floor(best->best()), "measured"};
   if (!disk.empty()) Remember(dir, disks, disk, choice);
   return choice;
+}
+
+std::vector<DiskChoice> ChooseReadsOfDisks(const std::vector<const ReadableFile*>& files) {
+  std::vector<DiskChoice> choices;
+  std::vector<std::vector<const ReadableFile*>> of_disk;
+  for (const ReadableFile* file : files) {
+    const uint64_t disk = DiskOf(*file);
+    size_t i = 0;
+    while (i < choices.size() && choices[i].disk != disk) ++i;
+    if (i == choices.size()) {
+      choices.push_back({disk, {}});
+      of_disk.emplace_back();
+    }
+    of_disk[i].push_back(file);
+  }
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const std::string folder = std::filesystem::path(of_disk[i][0]->path()).parent_path().string();
+    choices[i].choice = ChooseReadOptions(folder.empty() ? "." : folder, std::move(of_disk[i]));
+  }
+  return choices;
 }
 
 }  // namespace deltafin

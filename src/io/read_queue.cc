@@ -1,10 +1,14 @@
 #include "io/read_queue.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/check.h"
 #include "base/format.h"
 #include "io/read_schedule.h"
 
@@ -47,6 +51,11 @@ class ThreadReadQueue final : public ReadQueue {
     }
     // The bound of kAhead may have held it back.
     work_.notify_all();
+  }
+
+  ReadCounters counters() const override {
+    const std::lock_guard lock(mutex_);
+    return schedule_.counters();
   }
 
   std::string Describe() const override {
@@ -97,14 +106,81 @@ class ThreadReadQueue final : public ReadQueue {
 
   const ReadQueueOptions options_;
   ModeChooser modes_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable work_;
   ReadSchedule schedule_;  // guarded by mutex_, as is stopping_
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };
 
+// Sends each read to the queue of its disk.
+class ReadQueues final : public ReadQueue {
+ public:
+  explicit ReadQueues(const std::vector<DiskReads>& disks) {
+    for (const DiskReads& disk : disks) {
+      queues_.push_back({disk.disk, MakeReadQueue(disk.options)});
+    }
+  }
+
+  void Submit(std::span<const ReadRequest> requests) override {
+    std::vector<std::vector<ReadRequest>> parts(queues_.size());
+    for (const ReadRequest& request : requests) {
+      parts[IndexOf(DiskOf(*request.file))].push_back(request);
+    }
+    for (size_t i = 0; i < queues_.size(); ++i) {
+      if (!parts[i].empty()) queues_[i].queue->Submit(parts[i]);
+    }
+  }
+  bool Cancel(ReadListener* listener, uint64_t tag) override {
+    return std::any_of(queues_.begin(), queues_.end(),
+                       [&](const OfDisk& of) { return of.queue->Cancel(listener, tag); });
+  }
+  void Promote(ReadListener* listener, uint64_t tag) override {
+    for (const OfDisk& of : queues_) of.queue->Promote(listener, tag);
+  }
+  ReadCounters counters() const override {
+    ReadCounters all;
+    for (const OfDisk& of : queues_) {
+      const ReadCounters counters = of.queue->counters();
+      all.bytes += counters.bytes;
+      all.busy_seconds = std::max(all.busy_seconds, counters.busy_seconds);
+    }
+    return all;
+  }
+  std::string Describe() const override {
+    std::string text;
+    for (const OfDisk& of : queues_) text += (text.empty() ? "" : "; ") + of.queue->Describe();
+    return text;
+  }
+
+ private:
+  struct OfDisk {
+    uint64_t disk;
+    std::unique_ptr<ReadQueue> queue;
+  };
+  size_t IndexOf(uint64_t disk) const {
+    for (size_t i = 0; i < queues_.size(); ++i) {
+      if (queues_[i].disk == disk) return i;
+    }
+    return 0;
+  }
+
+  std::vector<OfDisk> queues_;
+};
+
 }  // namespace
+
+uint64_t DiskOf(const ReadableFile& file) noexcept {
+  struct stat status = {};
+  const int descriptor = file.Descriptor(ReadMode::kBuffered);
+  return descriptor >= 0 && ::fstat(descriptor, &status) == 0 ? uint64_t{status.st_dev} : 0;
+}
+
+std::unique_ptr<ReadQueue> MakeReadQueues(const std::vector<DiskReads>& disks) {
+  DF_CHECK(!disks.empty());
+  if (disks.size() == 1) return MakeReadQueue(disks[0].options);
+  return std::make_unique<ReadQueues>(disks);
+}
 
 std::unique_ptr<ReadQueue> MakeThreadReadQueue(const ReadQueueOptions& options) {
   return std::make_unique<ThreadReadQueue>(options);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "io/file.h"
 
@@ -21,7 +22,8 @@ constexpr size_t ReadBufferBytes(uint64_t bytes) {
 
 enum class ReadPriority : uint8_t {
   kDemand,  // somebody waits for it, or will at once
-  kAhead,   // a guess or a reserve: starts only when no demanded read is waiting
+  kSoon,    // will be waited for: starts when no demanded read is waiting
+  kAhead,   // a guess or a reserve: starts when none of the above is waiting
 };
 
 // Hears of finished reads, on a thread of the queue. Must be quick; must not call the queue.
@@ -44,6 +46,12 @@ struct ReadRequest {
   ReadListener* listener = nullptr;
 };
 
+// What a queue has done since it was made.
+struct ReadCounters {
+  uint64_t bytes = 0;       // that were asked for and came
+  double busy_seconds = 0;  // for which at least one read was under way
+};
+
 // Thread-safe. File, buffer and listener must live until the listener heard of the read, or Cancel
 // returned true for it.
 class ReadQueue {
@@ -56,9 +64,10 @@ class ReadQueue {
   // Takes back a read that has not started: true, and its listener hears nothing. False when it has
   // (the listener hears of it as usual) or is unknown.
   virtual bool Cancel(ReadListener* listener, uint64_t tag) = 0;
-  // A read that waits as kAhead becomes kDemand, and so do the pieces that wait of one that has
-  // started. No effect when it is unknown.
+  // A read that waits as kSoon or kAhead becomes kDemand, and so do the pieces that wait of one
+  // that has started. No effect when it is unknown.
   virtual void Promote(ReadListener* listener, uint64_t tag) = 0;
+  virtual ReadCounters counters() const { return {}; }
   // "io_uring, direct, 32 deep" for people.
   virtual std::string Describe() const = 0;
 };
@@ -79,5 +88,17 @@ struct ReadQueueOptions {
 // Error(kUnsupported) when the kernel refuses io_uring. A file whose file system refuses direct
 // reads is read buffered.
 std::unique_ptr<ReadQueue> MakeReadQueue(const ReadQueueOptions& options);
+
+// The number of the disk that a file lies on; 0 where that cannot be told.
+uint64_t DiskOf(const ReadableFile& file) noexcept;
+
+// A queue for each disk, behind one: all disks read at once, and none waits for a slower one. What
+// lies on a disk that is not named goes to the first. At least one disk. Counts the bytes of all
+// and the time of the one that was busy the longest.
+struct DiskReads {
+  uint64_t disk = 0;  // DiskOf
+  ReadQueueOptions options;
+};
+std::unique_ptr<ReadQueue> MakeReadQueues(const std::vector<DiskReads>& disks);
 
 }  // namespace deltafin

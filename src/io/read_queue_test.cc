@@ -403,6 +403,36 @@ TEST_P(ReadQueueTest, DemandedReadsGoFirst) {
   EXPECT_LE(file.most(), 4);
 }
 
+// What is certain to be needed may take the whole depth, and goes before guesses.
+TEST_P(ReadQueueTest, SoonGoesBetween) {
+  GatedFile file(1 << 20);
+  Collector collector;
+  std::vector<OwnRead> reads;
+  const auto queue = MakeReadQueue(Options(2, 4096));
+  const auto submit = [&](uint64_t page, ReadPriority priority) {
+    reads.push_back(MakeRead(file, page * 4096, 4096, page, collector, priority));
+    queue->Submit(std::span(&reads.back().request, 1));
+  };
+  submit(0, ReadPriority::kSoon);
+  submit(1, ReadPriority::kSoon);
+  file.WaitForStarts(2);
+  submit(2, ReadPriority::kAhead);
+  submit(3, ReadPriority::kSoon);
+  submit(4, ReadPriority::kSoon);
+  submit(5, ReadPriority::kDemand);
+  submit(6, ReadPriority::kSoon);
+  queue->Promote(&collector, 4);
+  EXPECT_TRUE(queue->Cancel(&collector, 6));
+  for (size_t i = 1; i <= 6; ++i) {
+    file.Open(1);
+    if (i <= 4) file.WaitForStarts(2 + i);
+  }
+  collector.WaitFor(6);
+  const std::vector<uint64_t> started = file.WaitForStarts(6);
+  EXPECT_EQ(std::vector<uint64_t>(started.begin() + 2, started.end()),
+            (std::vector<uint64_t>{5 * 4096, 4 * 4096, 3 * 4096, 2 * 4096}));
+}
+
 TEST_P(ReadQueueTest, CancelAndPromoteWhatWaits) {
   GatedFile file(1 << 20);
   Collector collector;

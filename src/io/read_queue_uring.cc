@@ -206,6 +206,11 @@ class UringReadQueue final : public ReadQueue {
     ring_.Wake();
   }
 
+  ReadCounters counters() const override {
+    const std::lock_guard lock(mutex_);
+    return schedule_.counters();
+  }
+
   std::string Describe() const override {
     return format("io_uring, {}, {} deep",
                   options_.mode == ReadMode::kDirect ? "direct" : "buffered", options_.depth);
@@ -313,7 +318,7 @@ class UringReadQueue final : public ReadQueue {
 
   const ReadQueueOptions options_;
   ModeChooser modes_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   ReadSchedule schedule_;  // guarded by mutex_, as are the next two
   int in_flight_ = 0;
   bool stopping_ = false;

@@ -11,6 +11,9 @@ namespace deltafin {
 namespace {
 
 uint64_t RoundDown(uint64_t value) { return value / kReadAlignment * kReadAlignment; }
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 uint64_t RoundUp(uint64_t value) { return RoundDown(value + kReadAlignment - 1); }
 
 }  // namespace
@@ -32,7 +35,7 @@ void ReadSchedule::Add(const ReadRequest& request) {
   job->request = request;
   job->next = RoundDown(request.offset);
   job->end = RoundUp(request.offset + request.bytes);
-  (request.priority == ReadPriority::kDemand ? demand_ : ahead_).push_back(std::move(job));
+  WaitingOf(request.priority).push_back(std::move(job));
 }
 
 ReadSchedule::Waiting::iterator ReadSchedule::Find(Waiting& waiting, ReadListener* listener,
@@ -43,27 +46,34 @@ ReadSchedule::Waiting::iterator ReadSchedule::Find(Waiting& waiting, ReadListene
 }
 
 bool ReadSchedule::Cancel(ReadListener* listener, uint64_t tag) {
-  for (Waiting* waiting : {&demand_, &ahead_}) {
-    const auto job = Find(*waiting, listener, tag);
-    if (job == waiting->end()) continue;
+  for (Waiting& waiting : waiting_) {
+    const auto job = Find(waiting, listener, tag);
+    if (job == waiting.end()) continue;
     if ((*job)->next != RoundDown((*job)->request.offset)) return false;
-    waiting->erase(job);
+    waiting.erase(job);
     return true;
   }
   return false;
 }
 
 void ReadSchedule::Promote(ReadListener* listener, uint64_t tag) {
-  const auto job = Find(ahead_, listener, tag);
-  if (job == ahead_.end()) return;
-  demand_.push_back(std::move(*job));
-  ahead_.erase(job);
+  for (const ReadPriority priority : {ReadPriority::kSoon, ReadPriority::kAhead}) {
+    Waiting& waiting = WaitingOf(priority);
+    const auto job = Find(waiting, listener, tag);
+    if (job == waiting.end()) continue;
+    WaitingOf(ReadPriority::kDemand).push_back(std::move(*job));
+    waiting.erase(job);
+    return;
+  }
 }
 
 std::optional<ReadPiece> ReadSchedule::Next() {
-  const bool is_ahead = demand_.empty();
-  if (is_ahead && (ahead_.empty() || ahead_in_flight_ >= max_ahead_)) return std::nullopt;
-  Waiting& waiting = is_ahead ? ahead_ : demand_;
+  const auto first = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [](const Waiting& waiting) { return !waiting.empty(); });
+  if (first == waiting_.end()) return std::nullopt;
+  Waiting& waiting = *first;
+  const bool is_ahead = &waiting == &WaitingOf(ReadPriority::kAhead);
+  if (is_ahead && ahead_in_flight_ >= max_ahead_) return std::nullopt;
   const std::shared_ptr<ReadJob> job = waiting.front();
   const ReadRequest& request = job->request;
   ReadPiece piece;
@@ -77,6 +87,7 @@ std::optional<ReadPiece> ReadSchedule::Next() {
   job->next = end;
   ++job->in_flight;
   ahead_in_flight_ += is_ahead;
+  if (in_flight_++ == 0) busy_since_ = std::chrono::steady_clock::now();
   if (end == job->end) waiting.pop_front();
   return piece;
 }
@@ -85,12 +96,20 @@ bool ReadSchedule::Finish(const ReadPiece& piece, std::exception_ptr error) {
   ReadJob& job = *piece.job;
   --job.in_flight;
   ahead_in_flight_ -= piece.is_ahead;
+  if (--in_flight_ == 0) counters_.busy_seconds += SecondsSince(busy_since_);
+  if (error == nullptr) counters_.bytes += piece.needed - piece.skip;
   if (error != nullptr && job.error == nullptr) job.error = std::move(error);
   if (job.error != nullptr && job.next < job.end) {
     job.next = job.end;
-    for (Waiting* waiting : {&demand_, &ahead_}) std::erase(*waiting, piece.job);
+    for (Waiting& waiting : waiting_) std::erase(waiting, piece.job);
   }
   return job.in_flight == 0 && job.next == job.end;
+}
+
+ReadCounters ReadSchedule::counters() const {
+  ReadCounters counters = counters_;
+  if (in_flight_ > 0) counters.busy_seconds += SecondsSince(busy_since_);
+  return counters;
 }
 
 void Tell(const ReadJob& job) noexcept {

@@ -1,6 +1,8 @@
 // Which piece of which read goes out next. The part of the read queue that all engines share.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -53,6 +55,8 @@ class ReadSchedule {
   // A piece came (error is null) or failed. True when it was the last one of its read: then Tell.
   [[nodiscard]] bool Finish(const ReadPiece& piece, std::exception_ptr error);
 
+  ReadCounters counters() const;
+
  private:
   using Waiting = std::deque<std::shared_ptr<ReadJob>>;
   static Waiting::iterator Find(Waiting& waiting, ReadListener* listener, uint64_t tag);
@@ -60,8 +64,11 @@ class ReadSchedule {
   const uint64_t split_bytes_;
   const int max_ahead_;
   int ahead_in_flight_ = 0;
-  Waiting demand_;
-  Waiting ahead_;
+  int in_flight_ = 0;
+  std::chrono::steady_clock::time_point busy_since_;  // while in_flight_ > 0
+  ReadCounters counters_;                             // without the time since then
+  Waiting& WaitingOf(ReadPriority priority) { return waiting_[static_cast<size_t>(priority)]; }
+  std::array<Waiting, 3> waiting_;  // by ReadPriority
 };
 
 // Tells the listener how a finished read ended.

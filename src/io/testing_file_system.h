@@ -76,6 +76,11 @@ class FaultyFileSystem final : public FileSystem {
     const std::lock_guard lock(mutex_);
     failures_.push_back({path_end, skip, count});
   }
+  // Counted as for FailReads, these come in two parts, as the system may do: nobody must notice.
+  void SplitReads(const std::string& path_end, int64_t skip, int64_t count = 1) {
+    const std::lock_guard lock(mutex_);
+    splits_.push_back({path_end, skip, count});
+  }
   // The file seems `bytes` long when it is opened from now on, and reads beyond that fail.
   void Truncate(const std::string& path_end, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -96,6 +101,7 @@ class FaultyFileSystem final : public FileSystem {
   void ClearFaults() {
     const std::lock_guard lock(mutex_);
     failures_.clear();
+    splits_.clear();
     truncations_.clear();
     changes_.clear();
     delay_us_ = 0;
@@ -155,10 +161,11 @@ class FaultyFileSystem final : public FileSystem {
     return limit;
   }
 
-  bool MustFail(const ReadableFile& file) {
+  // Whether the next read of the file is one of those; counts it.
+  bool IsNext(std::vector<Failure>& failures, const ReadableFile& file) {
     const std::lock_guard lock(mutex_);
     bool fails = false;
-    for (Failure& f : failures_) {
+    for (Failure& f : failures) {
       if (!Chooses(f.path_end, file)) continue;
       if (f.skip > 0) {
         --f.skip;
@@ -175,7 +182,8 @@ class FaultyFileSystem final : public FileSystem {
     if (const int64_t delay = delay_us_; delay > 0) {
       std::this_thread::sleep_for(std::chrono::microseconds(delay));
     }
-    const bool fails = MustFail(file);
+    const bool fails = IsNext(failures_, file);
+    bool splits = IsNext(splits_, file);
     const uint64_t limit = LimitOf(file, /*at_open=*/false);
     // Through the real loop, so that messages are the real ones.
     const auto pread = [&](void* to, size_t bytes, off_t at) -> ssize_t {
@@ -184,7 +192,8 @@ class FaultyFileSystem final : public FileSystem {
         return -1;
       }
       const uint64_t begin = std::min(static_cast<uint64_t>(at), limit);
-      const size_t count = std::min<uint64_t>(bytes, limit - begin);
+      size_t count = std::min<uint64_t>(bytes, limit - begin);
+      if (std::exchange(splits, false)) count = (count + 1) / 2;
       file.ReadAt(begin, {static_cast<std::byte*>(to), count});
       return static_cast<ssize_t>(count);
     };
@@ -202,6 +211,7 @@ class FaultyFileSystem final : public FileSystem {
   FileSystem& base_;
   std::mutex mutex_;
   std::vector<Failure> failures_;
+  std::vector<Failure> splits_;
   std::vector<Truncation> truncations_;
   std::vector<Change> changes_;
   std::atomic<int64_t> delay_us_ = 0;

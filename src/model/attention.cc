@@ -28,6 +28,7 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   const int64_t heads = config_.kda_heads;
   const int64_t dim = config_.kda_head_dim;
   const int64_t width = config_.kda_width();
+  const PhaseScope phase(clock_, Phase::kKda);
   Workspace::Frame frame(workspace_);
   float* projected = frame.Take(n * width);
   float* q = frame.Take(n * width);
@@ -99,6 +100,7 @@ void Model::MlaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
                        config_.v_head_dim, config_.kv_lora_rank};
   const int64_t query_width = shape.num_heads * shape.query_dim();
   const int64_t value_width = shape.num_heads * shape.v_dim;
+  const PhaseScope phase(clock_, Phase::kMla);
   Workspace::Frame frame(workspace_);
   float* q_latent = frame.Take(n * config_.q_lora_rank);
   float* q = frame.Take(n * query_width);

@@ -9,6 +9,7 @@ namespace deltafin {
 void Model::DenseBlock(Pass& pass, SpineLease& spine, const float* x, float* out) {
   const int64_t n = pass.n;
   const int64_t width = config_.dense_intermediate_size;
+  const PhaseScope phase(clock_, Phase::kDense);
   Workspace::Frame frame(workspace_);
   float* gate = frame.Take(n * width);
   float* up = frame.Take(n * width);
@@ -25,6 +26,7 @@ void Model::MoeBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   const int64_t latent = config_.latent_size;
   const int64_t top_k = config_.experts_per_token;
   const int64_t shared_width = config_.shared_width();
+  const PhaseScope phase(clock_, Phase::kShared);
   Workspace::Frame frame(workspace_);
   float* router_logits = frame.Take(n * config_.num_experts);
   float* z = frame.Take(n * latent);
@@ -77,6 +79,7 @@ std::unique_ptr<ExpertBatch> Model::RequestExperts(Pass& pass, int64_t layer,
 // Computes the experts in the order in which they arrive: each writes rows of y that are its own,
 // so the order does not matter. y: [n * top_k, latent].
 void Model::RunExperts(Pass& pass, ExpertBatch& batch, const float* z, float* y) {
+  const PhaseScope phase(clock_, Phase::kExperts);
   std::vector<ExpertTask> tasks;
   for (std::vector<size_t> ready = batch.NextReady(); !ready.empty(); ready = batch.NextReady()) {
     tasks.clear();

@@ -35,6 +35,7 @@ void Model::HintNextExperts(Pass& pass, int64_t layer) {
     next = (next + 1) % config_.num_layers;
   } while (!config_.IsMoe(next));
   if (!experts_.WantsHint(next)) return;
+  const PhaseScope phase(clock_, Phase::kForesight);
   const Matrix* router = spine_.ResidentRouter(next);
   const float* mix = spine_.ResidentVector(next, SpineVector::kMlpResQuery);
   const float* norm = spine_.ResidentVector(next, SpineVector::kPostAttentionNorm);

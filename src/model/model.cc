@@ -9,10 +9,17 @@
 
 namespace deltafin {
 
-Model::Model(const ModelConfig& config, SpineStore& spine, ExpertStore& experts, Device& device)
-    : config_(config), spine_(spine), experts_(experts), device_(device), workspace_(device) {}
+Model::Model(const ModelConfig& config, SpineStore& spine, ExpertStore& experts, Device& device,
+             PhaseClock* clock)
+    : config_(config),
+      spine_(spine),
+      experts_(experts),
+      device_(device),
+      clock_(clock),
+      workspace_(device) {}
 
 void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const ForwardHooks& hooks) {
+  const PhaseScope phase(clock_, Phase::kOther);
   Pass pass;
   pass.runs.assign(runs.begin(), runs.end());
   pass.hooks = &hooks;
@@ -55,6 +62,7 @@ void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const For
   }
   if (logits_rows > 0) Head(pass, sink);
   for (const Run& run : pass.runs) run.state->Advance(static_cast<int64_t>(run.tokens.size()));
+  if (clock_ != nullptr) clock_->CountPass(pass.n);
 }
 
 // The rows of those that stay close up, so that nothing is computed or read for the others any
@@ -160,6 +168,7 @@ void Model::DecoderLayer(Pass& pass, int64_t layer) {
 void Model::Head(Pass& pass, const LogitsSink& sink) {
   const int64_t hidden = config_.hidden_size;
   const int64_t vocab = config_.vocab_size;
+  const PhaseScope phase(clock_, Phase::kHead);
   const std::unique_ptr<SpineLease> spine = spine_.Acquire(config_.num_layers);
 
   struct Wanted {

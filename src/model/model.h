@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/phase_clock.h"
 #include "deltafin/types.h"
 #include "device/device.h"
 #include "model/rollback.h"
@@ -48,7 +49,9 @@ struct ForwardHooks {
 // One thread. The stores and the device must outlive it.
 class Model {
  public:
-  Model(const ModelConfig& config, SpineStore& spine, ExpertStore& experts, Device& device);
+  // `clock` hears which phase a pass is in; null: nobody does.
+  Model(const ModelConfig& config, SpineStore& spine, ExpertStore& experts, Device& device,
+        PhaseClock* clock = nullptr);
 
   // Advances every run's sequence by its tokens; each spine layer is read once and each needed
   // expert once for the whole pass. What a run computes does not depend on the other runs, nor on
@@ -84,6 +87,7 @@ class Model {
   SpineStore& spine_;
   ExpertStore& experts_;
   Device& device_;
+  PhaseClock* const clock_;
   Workspace workspace_;
 };
 

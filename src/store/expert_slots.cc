@@ -27,12 +27,13 @@ bool Contains(std::span<const int32_t> ids, int32_t id) {
 }  // namespace
 
 ExpertSlots::ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t num_slots,
-                         int64_t max_ahead, const std::string& heat_path)
+                         int64_t max_ahead, const std::string& heat_path, PhaseClock* clock)
     : checkpoint_(checkpoint),
       queue_(queue),
       shape_{checkpoint.config().num_layers, checkpoint.config().num_experts},
       num_moe_layers_(CountMoeLayers(checkpoint.config())),
       max_ahead_(max_ahead),
+      clock_(clock),
       slots_(static_cast<size_t>(num_slots)),
       heat_(shape_),
       policy_(MakeNextUsePolicy(heat_)),
@@ -274,6 +275,7 @@ std::vector<size_t> ExpertSlots::NextReady() {
     std::unique_lock lock(mu_);
     // Nothing on its way would be a wait for ever: the caller holds all slots.
     DF_CHECK(num_events_ != seen || num_reading_ > 0 || batch_->failure);
+    const PhaseScope phase(clock_, deltafin::Phase::kExpertWait);
     const auto start = std::chrono::steady_clock::now();
     progress_.wait(lock, [&] { return num_events_ != seen || stopped_ || batch_->failure; });
     const double waited =

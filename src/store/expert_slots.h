@@ -31,7 +31,7 @@ class ExpertSlots final : public ReadListener {
  public:
   // `max_ahead`: slots that a hint may hold; 0 switches hints off.
   ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t num_slots, int64_t max_ahead,
-              const std::string& heat_path);
+              const std::string& heat_path, PhaseClock* clock);
 
   // The batch; see ExpertStore and ExpertBatch.
   void Begin(int64_t layer, std::span<const int32_t> ids);
@@ -129,6 +129,7 @@ class ExpertSlots final : public ReadListener {
   const ExpertShape shape_;
   const int64_t num_moe_layers_;
   const int64_t max_ahead_;
+  PhaseClock* const clock_;
 
   // Held around every call of the queue, so that no read is cancelled or promoted between its claim
   // and its submission. Taken before mu_, which the listener takes while it may hold up the queue.

@@ -34,10 +34,11 @@ class SlotBatch final : public ExpertBatch {
 class SlotExpertStore final : public ExpertStore {
  public:
   SlotExpertStore(const Checkpoint& checkpoint, ReadQueue& queue, int64_t num_slots,
-                  int64_t max_ahead, const std::string& heat_path)
+                  int64_t max_ahead, const ExpertStoreOptions& options)
       : config_(checkpoint.config()),
-        heat_path_(heat_path),
-        slots_(std::make_shared<ExpertSlots>(checkpoint, queue, num_slots, max_ahead, heat_path)) {
+        heat_path_(options.heat_path),
+        slots_(std::make_shared<ExpertSlots>(checkpoint, queue, num_slots, max_ahead, heat_path_,
+                                             options.clock)) {
     std::vector<ExpertKey> hottest = slots_->Hottest(static_cast<size_t>(num_slots));
     if (hottest.empty()) return;
     warmer_ =
@@ -108,8 +109,7 @@ std::unique_ptr<ExpertStore> MakeExpertStore(const Checkpoint& checkpoint, ReadQ
   const int64_t max_ahead = options.prefetch == Prefetch::kOff
                                 ? 0
                                 : std::min(num_slots / 4, 2 * config.experts_per_token);
-  return std::make_unique<SlotExpertStore>(checkpoint, queue, num_slots, max_ahead,
-                                           options.heat_path);
+  return std::make_unique<SlotExpertStore>(checkpoint, queue, num_slots, max_ahead, options);
 }
 
 }  // namespace deltafin

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/phase_clock.h"
 #include "deltafin/expert_counters.h"
 #include "deltafin/types.h"
 #include "device/matrix.h"
@@ -54,6 +55,7 @@ struct ExpertStoreOptions {
   // Where heat is kept across runs (expert_heat.h); "": it is not, and nothing is read at the
   // start.
   std::string heat_path;
+  PhaseClock* clock = nullptr;  // hears of waits
 };
 
 // Gives up the expert whose next use is expected to be the furthest away (eviction_policy.h).

@@ -8,8 +8,10 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "base/page_memory.h"
 #include "io/atomic_file.h"
 #include "io/hash.h"
+#include "io/read_queue.h"
 #include "store/int8_spine.h"
 #include "store/spine_reader.h"
 
@@ -34,6 +36,11 @@ std::span<const std::byte> BytesOf(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
+bool IsZero(std::span<const std::byte> bytes) {
+  return bytes.empty() || (bytes[0] == std::byte{0} &&
+                           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
 void Report(const Int8ProgressSink& sink, const Int8Progress& progress) {
   if (sink && !sink(progress)) throw Error(ErrorCode::kCancelled, "stopped on request");
 }
@@ -47,12 +54,17 @@ class BlockReader {
         offset_(offset),
         rows_(rows),
         row_bytes_(row_bytes),
-        step_(std::max<int64_t>(1, static_cast<int64_t>(kBlockBytes / row_bytes))) {
+        step_(std::clamp<int64_t>(static_cast<int64_t>(kBlockBytes / row_bytes), 1, rows)),
+        current_(ReadBufferBytes(static_cast<uint64_t>(step_) * row_bytes)),
+        next_(current_.size()) {
     Start();
   }
   int64_t first_row() const { return first_row_; }
   int64_t num_rows() const { return num_rows_; }
-  std::span<const std::byte> bytes() const { return current_; }
+  std::span<const std::byte> bytes() const {
+    const uint64_t begin = OffsetOf(first_row_);
+    return {current_.data() + begin % kReadAlignment, static_cast<size_t>(num_rows_) * row_bytes_};
+  }
 
   // False after the last block. Throws Error when the read failed.
   bool Next() {
@@ -67,11 +79,17 @@ class BlockReader {
 
  private:
   int64_t Count() const { return std::min(step_, rows_ - next_row_); }
+  uint64_t OffsetOf(int64_t row) const { return offset_ + static_cast<uint64_t>(row) * row_bytes_; }
+  // Past the page cache, which would only push other programs out of memory.
   void Start() {
     if (next_row_ == rows_) return;
-    next_.resize(static_cast<size_t>(Count()) * row_bytes_);
-    reading_ = std::async(std::launch::async, [this] {
-      file_.ReadAt(offset_ + static_cast<uint64_t>(next_row_) * row_bytes_, next_);
+    const uint64_t begin = OffsetOf(next_row_);
+    const size_t skip = begin % kReadAlignment;
+    const size_t needed = skip + static_cast<size_t>(Count()) * row_bytes_;
+    const size_t pages = (needed + kReadAlignment - 1) / kReadAlignment;
+    const std::span<std::byte> dst(next_.data(), pages * kReadAlignment);
+    reading_ = std::async(std::launch::async, [this, begin, skip, needed, dst] {
+      file_.ReadDirect(begin - skip, dst, needed);
     });
   }
 
@@ -83,8 +101,8 @@ class BlockReader {
   int64_t first_row_ = 0;
   int64_t num_rows_ = 0;
   int64_t next_row_ = 0;
-  std::vector<std::byte> current_;
-  std::vector<std::byte> next_;
+  PageBuffer current_;
+  PageBuffer next_;
   std::future<void> reading_;  // last: its destructor waits for a read into next_
 };
 
@@ -115,7 +133,7 @@ class Converter {
     }
     // What a killed run left half written is overwritten, so its space counts as free.
     for (int64_t layer : missing) RemoveFile(PathOf(layer) + ".tmp");
-    CheckDiskSpace(folder, missing_bytes, FreeDiskBytes(folder));
+    CheckDiskSpace(folder, std::min(missing_bytes, MostBytesOfShards()), FreeDiskBytes(folder));
     progress_.layers_done = summary_.layers_kept;
     progress_.num_layers = config_.num_layers + 1;
     Report(sink_, progress_);
@@ -137,6 +155,20 @@ class Converter {
     return Int8LayerPath(checkpoint_.dir(), config_, layer);
   }
 
+  // Where the shards have holes, zeros become holes again: two bytes that are there become one at
+  // most, and every row has a scale.
+  uint64_t MostBytesOfShards() const {
+    uint64_t bytes = 0;
+    for (uint32_t shard = 0; shard < checkpoint_.num_shards(); ++shard) {
+      bytes += DiskBytesOf(checkpoint_.file(shard).path());
+    }
+    for (int64_t layer = 0; layer <= config_.num_layers; ++layer) {
+      const Int8LayerLayout layout = LayoutOfInt8Layer(config_, layer);
+      bytes += layout.scales_offset + static_cast<uint64_t>(layout.num_scales) * sizeof(float);
+    }
+    return bytes;
+  }
+
   bool IsThere(int64_t layer) const {
     if (!fs_.Exists(PathOf(layer))) return false;
     bool matches = false;
@@ -155,6 +187,7 @@ class Converter {
     const Int8LayerLayout layout = LayoutOfInt8Layer(config_, layer);
     const LayerLayout source = LayoutOfSpine(config_, layer);
     AtomicFile file(PathOf(layer));
+    file.Resize(layout.file_bytes);
     std::vector<float> scales(static_cast<size_t>(layout.num_scales));
     Int8LayerHashes hashes;
     for (size_t i = 0; i < layout.parts.size(); ++i) {
@@ -166,11 +199,6 @@ class Converter {
     file.WriteAt(layout.scales_offset, scale_bytes);
     file.WriteAt(
         0, BytesOf(Int8Header(layout, layer, FingerprintOfLayer(checkpoint_, layer), hashes)));
-    // The last part is padded like the others.
-    const Int8LayerLayout::Part& last = layout.parts.back();
-    const int64_t value_bytes = last.format == WeightFormat::kInt8 ? 1 : 2;
-    const uint64_t end = last.offset + static_cast<uint64_t>(last.rows * last.cols * value_bytes);
-    file.WriteAt(end, std::vector<std::byte>(layout.file_bytes - end));
     file.Commit();
   }
 
@@ -198,7 +226,7 @@ class Converter {
         out = std::as_bytes(std::span(converted));
       }
       hash.Update(out);
-      file.WriteAt(at, out);
+      if (!IsZero(out)) file.WriteAt(at, out);
       at += out.size();
       progress_.bytes_done += blocks.bytes().size();
       Report(sink_, progress_);

@@ -16,6 +16,7 @@
 #include <random>
 
 #include "base/bf16.h"
+#include "deltafin/synth.h"
 #include "io/atomic_file.h"
 #include "io/read_queue.h"
 #include "io/testing_file_system.h"
@@ -305,6 +306,27 @@ TEST_F(Int8SpineTest, GoesOnAfterCancellationAndFailedReads) {
   fs::remove_all(Int8SpineFolder(dir_.path()));
   Convert();
   EXPECT_EQ(Files(), files);
+}
+
+// A checkpoint of holes becomes a conversion of holes: it takes next to no disk.
+TEST(Int8SpineOfZerosTest, TakesNoRoom) {
+  const TempDir dir;
+  SynthOptions options;
+  options.dir = dir / "model";
+  options.like = SynthLike::kNano;
+  options.skeleton = true;
+  WriteSynth(options);
+  const auto checkpoint = Checkpoint::Open(RealFileSystem(), options.dir);
+  ThreadPool pool(2);
+  const Int8Summary written = WriteInt8Spine(RealFileSystem(), *checkpoint, pool, nullptr);
+  uint64_t disk_bytes = 0;
+  for (int64_t layer = 0; layer <= checkpoint->config().num_layers; ++layer) {
+    const std::string path = Int8LayerPath(options.dir, checkpoint->config(), layer);
+    EXPECT_EQ(fs::file_size(path), LayoutOfInt8Layer(checkpoint->config(), layer).file_bytes);
+    disk_bytes += DiskBytesOf(path);
+  }
+  EXPECT_LT(disk_bytes, written.bytes / 4);
+  EXPECT_EQ(CheckInt8Spine(RealFileSystem(), *checkpoint, nullptr).bytes, written.bytes);
 }
 
 // However often it is killed, the next run goes on and the result is the same.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "base/format.h"
-#include "deltafin/error.h"
 #include "io/read_queue.h"
 #include "store/layout.h"
 #include "store/spine_pieces.h"
@@ -76,6 +76,14 @@ void ChooseResident(const SpinePieces& pieces, uint64_t share_bytes, MemoryPlan&
   plan.spine_is_resident = true;
 }
 
+// What pin_layers allows: every part of the spine counts alike (SpinePieces::ResidentOrder).
+uint64_t MostSpineBytes(const SpinePieces& pieces, int64_t pin_layers, int64_t num_layers) {
+  if (pin_layers < 0 || pin_layers >= num_layers) return std::numeric_limits<uint64_t>::max();
+  uint64_t all = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) all += ReadBufferBytes(pieces[i].bytes);
+  return all / static_cast<uint64_t>(num_layers) * static_cast<uint64_t>(pin_layers);
+}
+
 // The least that works: the fewest positions at a time, a short ring, one position's experts.
 struct Floor {
   uint64_t workspace_bytes = 0;
@@ -95,16 +103,16 @@ std::string RamFlag(uint64_t bytes) {
   return format("{:.2f}G", std::ceil(b / kGiB * 100) / 100);
 }
 
-Error TooSmall(const MemoryPlan& plan, uint64_t least) {
+BudgetError TooSmall(const MemoryPlan& plan, uint64_t least) {
   const uint64_t states = plan.state_bytes + plan.snapshot_bytes;
   const char* advice = least <= plan.limit_bytes
                            ? "pass a larger --ram, a smaller --context or --cache bf16"
                            : "pass a smaller --context or --cache bf16, or use a larger machine";
-  return {ErrorCode::kOutOfMemory,
-          format("the memory budget of {} ({}) is too small for this model: it needs at least "
+  return {format("the memory budget of {} ({}) is too small for this model: it needs at least "
                  "--ram {} (program {}, session state {}, the rest {}); {}",
                  Size(plan.budget_bytes), plan.limited_by, RamFlag(least), Size(plan.program_bytes),
-                 Size(states), Size(least - plan.program_bytes - states), advice)};
+                 Size(states), Size(least - plan.program_bytes - states), advice),
+          least};
 }
 
 int64_t MostPositions(const PlanRequest& request, uint64_t workspace_bytes) {
@@ -168,7 +176,9 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
                    floor.ring_bytes);
   const uint64_t slot_share = std::min(
       kSlotParts * part, static_cast<uint64_t>((kMostEarlySlots - 1) * floor.slots) * expert_bytes);
-  const uint64_t spine_share = kParts * part - workspace_share - ring_share - slot_share;
+  const uint64_t spine_share =
+      std::min(kParts * part - workspace_share - ring_share - slot_share,
+               MostSpineBytes(pieces, request.pin_layers, config.num_layers));
 
   plan.positions = MostPositions(request, floor.workspace_bytes + workspace_share);
   plan.workspace_bytes = request.workspace_bytes(plan.positions);
@@ -180,6 +190,8 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
   if (plan.spine_is_resident) {
     plan.spine.ring_bytes = 0;
     plan.buffer_bytes = 0;
+  }
+  if (plan.spine_is_resident || request.pin_layers >= 0) {
     // The whole share of the workspace, which grows evenly, not what its positions take of it.
     const uint64_t others =
         plan.used_bytes() - plan.workspace_bytes + floor.workspace_bytes + workspace_share;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "deltafin/error.h"
 #include "io/memory_limits.h"
 #include "store/checkpoint.h"
 #include "store/spine_source.h"
@@ -20,6 +21,7 @@ struct PlanRequest {
   uint64_t snapshot_bytes = 0;  // for copies of states
   int64_t min_positions = 1;    // of a pass: what it must have room for
   int64_t max_positions = 1;    // of a pass
+  int64_t pin_layers = -1;      // at most so many layers' worth of the spine stays in RAM; -1: any
   // Scratch of a pass of so many positions; never less for more positions.
   std::function<uint64_t(int64_t positions)> workspace_bytes;
 };
@@ -51,8 +53,19 @@ struct MemoryPlan {
   }
 };
 
-// More memory never gives fewer positions, resident pieces or slots. Throws Error(kOutOfMemory)
-// naming the smallest budget that would do.
+// The budget is too small.
+class BudgetError : public Error {
+ public:
+  BudgetError(const std::string& message, uint64_t least_bytes)
+      : Error(ErrorCode::kOutOfMemory, message), least_bytes_(least_bytes) {}
+  uint64_t least_bytes() const { return least_bytes_; }  // that would do
+
+ private:
+  uint64_t least_bytes_;
+};
+
+// More memory never gives fewer positions, resident pieces or slots. Throws BudgetError naming
+// the smallest budget that would do.
 MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
                       const MemoryLimits& limits, const PlanRequest& request);
 

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "deltafin/error.h"
@@ -197,6 +198,37 @@ TEST_F(MemoryPlanTest, EverythingFitsWithoutARing) {
   EXPECT_EQ(plan.positions, 512);
   EXPECT_EQ(plan.expert_slots,
             checkpoint_->config().num_layers * checkpoint_->config().num_experts);
+}
+
+// Pinning fewer layers gives the memory to experts, and never more than was pinned to the spine.
+TEST_F(MemoryPlanTest, PinnedLayersBoundTheSpine) {
+  const int64_t num_layers = checkpoint_->config().num_layers;
+  const PlanRequest usual = Request(0, kMiB, kMiB, 1000);
+  uint64_t ram = LeastBytes(*checkpoint_, spine_, usual);
+  const auto plan = [&](int64_t pin) {
+    PlanRequest request = usual;
+    request.ram_bytes = ram;
+    request.pin_layers = pin;
+    return PlanMemory(*checkpoint_, spine_, Machine(kGiB), request);
+  };
+  while (!plan(-1).spine_is_resident) ram += kMiB / 16;
+  const MemoryPlan free = plan(-1);
+  int64_t slots = std::numeric_limits<int64_t>::max();
+  uint64_t bytes = 0;
+  for (int64_t pin = 0; pin < num_layers; ++pin) {
+    const MemoryPlan pinned = plan(pin);
+    EXPECT_LE(pinned.used_bytes(), ram);
+    EXPECT_FALSE(pinned.spine_is_resident);
+    EXPECT_LE(pinned.spine_bytes,
+              free.spine_bytes / static_cast<uint64_t>(num_layers) * static_cast<uint64_t>(pin));
+    EXPECT_GE(pinned.spine_bytes, bytes);
+    EXPECT_LE(pinned.expert_slots, slots);
+    bytes = pinned.spine_bytes;
+    slots = pinned.expert_slots;
+  }
+  EXPECT_GT(bytes, free.spine_bytes / 2);
+  EXPECT_GT(plan(0).expert_slots, free.expert_slots);
+  EXPECT_EQ(plan(num_layers).spine_bytes, free.spine_bytes);
 }
 
 // The release, with the figures that the engine asks for: 93 layers, 113 GB of spine.

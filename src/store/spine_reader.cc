@@ -49,9 +49,11 @@ SpineVectors::SpineVectors(const Checkpoint& checkpoint, const LayerLayout& layo
   float* next = values_.data();
   for (const VectorSpec& spec : layout.vectors) {
     ReadWidened(checkpoint, spec.tensor, spec.size, scratch, next);
+    bytes_read_ += scratch.size();
     if (!spec.second.name.empty()) {
       projection.resize(static_cast<size_t>(spec.size));
       ReadWidened(checkpoint, spec.second, spec.size, scratch, projection.data());
+      bytes_read_ += scratch.size();
       for (int64_t i = 0; i < spec.size; ++i) next[i] *= projection[static_cast<size_t>(i)];
     }
     begins_[static_cast<size_t>(spec.id)] = next;
@@ -70,6 +72,11 @@ LayerLayout LayoutOfSpine(const ModelConfig& config, int64_t layer) {
   return layer < config.num_layers ? LayoutOfLayer(config, layer) : LayoutOfTop(config);
 }
 
+uint64_t EmbeddingRowBytes(const ModelConfig& config) {
+  const DType dtype = LayoutOfEmbedding(config).dtype;
+  return static_cast<uint64_t>(config.hidden_size * DTypeBytes(dtype));
+}
+
 void ReadEmbeddingRows(const Checkpoint& checkpoint, std::span<const TokenId> tokens, float* out) {
   const ModelConfig& config = checkpoint.config();
   for (TokenId token : tokens) {
@@ -81,7 +88,7 @@ void ReadEmbeddingRows(const Checkpoint& checkpoint, std::span<const TokenId> to
   const TensorSpec spec = LayoutOfEmbedding(config);
   const Extent extent = checkpoint.Find(spec);
   const ReadableFile& file = checkpoint.file(extent.shard);
-  std::vector<std::byte> row(static_cast<size_t>(config.hidden_size * DTypeBytes(spec.dtype)));
+  std::vector<std::byte> row(EmbeddingRowBytes(config));
   for (TokenId token : tokens) {
     file.ReadAt(extent.offset + static_cast<uint64_t>(token) * row.size(), row);
     Widen(row.data(), spec.dtype, config.hidden_size, out);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <span>
 
 #include "base/buffer.h"
@@ -20,14 +21,18 @@ class SpineVectors {
 
   // `id` is in the layout.
   const float* Get(SpineVector id) const;
+  uint64_t bytes_read() const { return bytes_read_; }
 
  private:
   AlignedBuffer<float> values_;
+  uint64_t bytes_read_ = 0;
   std::array<const float*, static_cast<size_t>(SpineVector::kCount)> begins_ = {};
 };
 
 // Layer 0 .. num_layers - 1, or num_layers for the top.
 LayerLayout LayoutOfSpine(const ModelConfig& config, int64_t layer);
+
+uint64_t EmbeddingRowBytes(const ModelConfig& config);
 
 // Reads the rows of the embedding one by one and widens them: out is [tokens.size(), hidden_size].
 // Throws Error(kInvalidArgument) for an id outside the vocabulary, and when a read fails.

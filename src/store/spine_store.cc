@@ -1,5 +1,6 @@
 #include "store/spine_store.h"
 
+#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -43,8 +44,9 @@ class StreamedSpineStore final : public SpineStore {
         source_(std::move(source)),
         tables_(source_.layers.size()),
         verified_(source_.layers.size()),
+        clock_(options.clock),
         stream_(SpinePieces(source_, options.piece_bytes), options.resident, options.ring_bytes,
-                queue) {
+                queue, options.clock) {
     for (size_t layer = 0; layer < verified_.size(); ++layer) {
       for (const StoredMatrix& matrix : source_.layers[layer].matrices) {
         verified_[layer].push_back(!matrix.hash);
@@ -56,6 +58,13 @@ class StreamedSpineStore final : public SpineStore {
 
   void ReadEmbeddings(std::span<const TokenId> tokens, float* out) override {
     ReadEmbeddingRows(checkpoint_, tokens, out);
+    embedding_bytes_ += tokens.size() * EmbeddingRowBytes(checkpoint_.config());
+  }
+
+  void Preload(const std::function<bool()>& go_on) override { stream_.Preload(go_on); }
+
+  SpineCounters counters() const override {
+    return {stream_.layer_bytes() + table_bytes_, stream_.top_bytes(), embedding_bytes_};
   }
 
   const Matrix* ResidentRouter(int64_t layer) const override {
@@ -117,6 +126,9 @@ class StreamedSpineStore final : public SpineStore {
   std::vector<std::vector<bool>> verified_;         // [layer][matrix]
   Xxh3Stream hash_;
   bool is_leased_ = false;
+  PhaseClock* const clock_;
+  std::atomic<uint64_t> table_bytes_ = 0;
+  std::atomic<uint64_t> embedding_bytes_ = 0;
   mutable Matrix router_;  // what ResidentRouter hands out
   SpineStream stream_;     // last: it reads from the source's files until it ends
 };
@@ -165,9 +177,11 @@ std::unique_ptr<SpineLease> StreamedSpineStore::Acquire(int64_t layer) {
   stream_.Seek(stream_.pieces().begin(layer));
   std::optional<LayerTables>& tables = tables_[static_cast<size_t>(layer)];
   if (!tables) {
+    const PhaseScope phase(clock_, Phase::kSpineWait);
     tables.emplace(
         LayerTables{SpineVectors(checkpoint_, LayoutOfSpine(checkpoint_.config(), layer)),
                     ReadScales(checkpoint_, source_.layers[static_cast<size_t>(layer)])});
+    table_bytes_ += tables->vectors.bytes_read() + tables->scales.size_bytes();
   }
   return std::make_unique<Lease>(*this, layer);
 }

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/phase_clock.h"
 #include "deltafin/types.h"
 #include "device/matrix.h"
 #include "io/read_queue.h"
@@ -33,6 +34,13 @@ class SpineLease {
   virtual Matrix Whole(SpineMatrix id) = 0;
 };
 
+// Read so far, scales and small tensors included.
+struct SpineCounters {
+  uint64_t layer_bytes = 0;
+  uint64_t head_bytes = 0;
+  uint64_t embedding_bytes = 0;
+};
+
 // Thread-safe: one thread takes leases. At most one lease at a time.
 class SpineStore {
  public:
@@ -43,6 +51,13 @@ class SpineStore {
   // The rows of the embedding, widened: out is host [tokens.size(), hidden_size].
   virtual void ReadEmbeddings(std::span<const TokenId> tokens, float* out) = 0;
 
+  // Reads what stays in RAM now instead of at its first use. `go_on` is asked now and then; false
+  // ends it early. Throws Error when a read fails.
+  virtual void Preload(const std::function<bool()>& /*go_on*/) {}
+
+  // Thread-safe.
+  virtual SpineCounters counters() const { return {}; }
+
   // The router of an MoE layer, and a small tensor of any layer, to guess what the layer will pick
   // before it is its turn; valid until the next call of the store. Null when they are not in RAM:
   // never reads.
@@ -51,9 +66,10 @@ class SpineStore {
 };
 
 struct SpineStoreOptions {
-  uint64_t piece_bytes = 0;    // cuts the spine into pieces (SpinePieces)
-  std::vector<bool> resident;  // of each piece: kept in RAM after its first use
-  uint64_t ring_bytes = 0;     // for the others; at least SpinePieces::LargestRingBytes
+  uint64_t piece_bytes = 0;     // cuts the spine into pieces (SpinePieces)
+  std::vector<bool> resident;   // of each piece: kept in RAM after its first use
+  uint64_t ring_bytes = 0;      // for the others; at least SpinePieces::LargestRingBytes
+  PhaseClock* clock = nullptr;  // hears of waits
 };
 
 // Small tensors stay in RAM, and of the matrices what the options say; the same bits whatever they

@@ -18,10 +18,11 @@ uint64_t TagOf(const void* flight) { return reinterpret_cast<uintptr_t>(flight);
 }  // namespace
 
 SpineStream::SpineStream(SpinePieces pieces, std::vector<bool> resident, uint64_t ring_bytes,
-                         ReadQueue& queue)
+                         ReadQueue& queue, PhaseClock* clock)
     : pieces_(std::move(pieces)),
       resident_(std::move(resident)),
       queue_(queue),
+      clock_(clock),
       ring_memory_(ring_bytes),
       ring_(ring_bytes),
       resident_offset_(pieces_.size()),
@@ -53,6 +54,8 @@ SpineStream::~SpineStream() {
 
 void SpineStream::OnRead(uint64_t tag, std::span<const std::byte> data) noexcept {
   Flight& flight = *reinterpret_cast<Flight*>(static_cast<uintptr_t>(tag));
+  const bool is_top = pieces_[flight.piece].layer + 1 == pieces_.num_layers();
+  (is_top ? top_bytes_ : layer_bytes_).fetch_add(data.size(), std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   flight.data = data;
   flight.state = State::kReady;
@@ -102,6 +105,13 @@ std::span<const std::byte> SpineStream::Get(size_t i) {
   // Another whole matrix than the one that is in use cannot be read: the forward pass has no layer
   // with two.
   DF_CHECK(!flights_.empty() && flights_.front().piece == i);
+  if (HasFailed(flights_.front())) {
+    // Before anybody needed it, in an earlier pass perhaps: the disk may be well again.
+    Drop(flights_.size());
+    cursor_ = i;
+    Fill();
+    DF_CHECK(!flights_.empty() && flights_.front().piece == i);
+  }
   Flight& flight = flights_.front();
   WaitFor(flight);
   if (flight.state == State::kFailed) {
@@ -143,17 +153,43 @@ void SpineStream::Fill() {
     while (IsLoaded(cursor_)) cursor_ = Next(cursor_);
     std::byte* buffer = Claim(cursor_);
     if (buffer == nullptr) break;
-    const SpinePiece& piece = pieces_[cursor_];
-    // The first one is what the forward pass waits for; the others can let experts go first.
-    const ReadPriority priority = flights_.empty() ? ReadPriority::kDemand : ReadPriority::kAhead;
-    Flight& flight = flights_.emplace_back();
-    flight.piece = cursor_;
-    flight.in_ring = !resident_[cursor_] && !pieces_.IsWhole(cursor_);
-    requests.push_back(
-        {piece.file, piece.offset, piece.bytes, buffer, priority, TagOf(&flight), this});
+    requests.push_back(Launch(cursor_, buffer));
     cursor_ = Next(cursor_);
   }
   if (!requests.empty()) queue_.Submit(requests);
+}
+
+ReadRequest SpineStream::Launch(size_t i, std::byte* buffer) {
+  const SpinePiece& piece = pieces_[i];
+  // The first one is what the forward pass waits for; the others can let experts go first.
+  const ReadPriority priority = flights_.empty() ? ReadPriority::kDemand : ReadPriority::kSoon;
+  Flight& flight = flights_.emplace_back();
+  flight.piece = i;
+  flight.in_ring = !resident_[i] && !pieces_.IsWhole(i);
+  return {piece.file, piece.offset, piece.bytes, buffer, priority, TagOf(&flight), this};
+}
+
+void SpineStream::Preload(const std::function<bool()>& go_on) {
+  DF_CHECK(flights_.empty());
+  size_t next = 0;
+  do {
+    std::vector<ReadRequest> requests;
+    for (; next < pieces_.size() && go_on(); ++next) {
+      if (!resident_[next] || IsLoaded(next)) continue;
+      std::byte* buffer = Claim(next);
+      if (buffer == nullptr) break;
+      requests.push_back(Launch(next, buffer));
+    }
+    if (!requests.empty()) queue_.Submit(requests);
+    if (flights_.empty()) return;
+    WaitFor(flights_.front());
+    if (flights_.front().state == State::kFailed) {
+      const Error error(flights_.front().error_code, flights_.front().error);
+      Drop(flights_.size());
+      throw error;
+    }
+    PopOldest();
+  } while (true);
 }
 
 std::byte* SpineStream::Claim(size_t i) {
@@ -172,11 +208,17 @@ std::byte* SpineStream::Claim(size_t i) {
   return offset ? ring_memory_.data() + *offset : nullptr;
 }
 
+bool SpineStream::HasFailed(const Flight& flight) {
+  const std::lock_guard lock(mutex_);
+  return flight.state == State::kFailed;
+}
+
 void SpineStream::WaitFor(Flight& flight) {
   {
     const std::lock_guard lock(mutex_);
     if (flight.state != State::kReading) return;
   }
+  const PhaseScope phase(clock_, Phase::kSpineWait);
   queue_.Promote(this, TagOf(&flight));
   std::unique_lock lock(mutex_);
   arrived_.wait(lock, [&] { return flight.state != State::kReading; });

@@ -1,9 +1,11 @@
 // Reads the pieces of the spine in the order of the forward pass, ahead of it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "base/page_memory.h"
+#include "base/phase_clock.h"
 #include "deltafin/error.h"
 #include "io/read_queue.h"
 #include "store/byte_ring.h"
@@ -26,20 +29,28 @@ class SpineStream final : private ReadListener {
  public:
   // The ring holds at least the largest streamed piece; it may be 0 bytes when every piece is
   // resident. `resident` has an entry for each piece. The queue must outlive it.
-  SpineStream(SpinePieces pieces, std::vector<bool> resident, uint64_t ring_bytes,
-              ReadQueue& queue);
+  SpineStream(SpinePieces pieces, std::vector<bool> resident, uint64_t ring_bytes, ReadQueue& queue,
+              PhaseClock* clock);
   // Waits for the reads that are under way.
   ~SpineStream() override;
   SpineStream(const SpineStream&) = delete;
   SpineStream& operator=(const SpineStream&) = delete;
 
   const SpinePieces& pieces() const { return pieces_; }
+  // Read so far, of the layers and of the top. Thread-safe.
+  uint64_t layer_bytes() const { return layer_bytes_.load(std::memory_order_relaxed); }
+  uint64_t top_bytes() const { return top_bytes_.load(std::memory_order_relaxed); }
+
+  // Reads all resident pieces, as long as `go_on` says so. Only before the first Seek. Throws Error
+  // when a read fails.
+  void Preload(const std::function<bool()>& go_on);
 
   // The pieces from number i on are needed next: starts reading, without waiting.
   void Seek(size_t i);
   // The bytes of a piece, waiting for them; then Free or the next call of Seek or Get may take a
   // streamed one away. A whole matrix stays until FreeWhole, a resident piece for good. Throws
-  // Error when the read failed; the next Get tries it again.
+  // Error when the read fails, which it does twice if it was read ahead; the next Get tries it
+  // again.
   std::span<const std::byte> Get(size_t i);
   void Free();
   void FreeWhole();
@@ -68,6 +79,9 @@ class SpineStream final : private ReadListener {
   void Fill();
   // Where piece i is to be read to; null when there is no room now.
   std::byte* Claim(size_t i);
+  // Adds a flight of piece i to `buffer`; the read that the queue is to be given.
+  ReadRequest Launch(size_t i, std::byte* buffer);
+  bool HasFailed(const Flight& flight);
   void WaitFor(Flight& flight);
   // Takes the `count` oldest flights back: cancels, or waits and keeps what belongs to residents.
   void Drop(size_t count);
@@ -77,6 +91,7 @@ class SpineStream final : private ReadListener {
   const SpinePieces pieces_;
   const std::vector<bool> resident_;
   ReadQueue& queue_;
+  PhaseClock* const clock_;
   PageBuffer ring_memory_;
   ByteRing ring_;
   PageBuffer whole_memory_;
@@ -94,6 +109,8 @@ class SpineStream final : private ReadListener {
 
   std::mutex mutex_;
   std::condition_variable arrived_;
+  std::atomic<uint64_t> layer_bytes_ = 0;
+  std::atomic<uint64_t> top_bytes_ = 0;
 };
 
 }  // namespace deltafin

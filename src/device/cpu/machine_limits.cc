@@ -15,10 +15,7 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-}  // namespace
-
-double ReadBytesPerSecond(ThreadPool& pool, int passes) {
-  static AlignedBuffer<uint64_t> data(kColdBytes / 8);
+double ReadRate(ThreadPool& pool, const AlignedBuffer<uint64_t>& data, int passes) {
   static std::atomic<uint64_t> sink{0};
   double best = 0;
   for (int pass = 0; pass < passes; ++pass) {
@@ -31,6 +28,18 @@ double ReadBytesPerSecond(ThreadPool& pool, int passes) {
     best = std::max(best, static_cast<double>(kColdBytes) / (Seconds() - begin));
   }
   return best;
+}
+
+}  // namespace
+
+double ReadBytesPerSecond(ThreadPool& pool, int passes) {
+  static const AlignedBuffer<uint64_t> data(kColdBytes / 8);
+  return ReadRate(pool, data, passes);
+}
+
+double ReadBytesPerSecondOnce(ThreadPool& pool) {
+  constexpr int kPasses = 3;
+  return ReadRate(pool, AlignedBuffer<uint64_t>(kColdBytes / 8), kPasses);
 }
 
 double UpdateBytesPerSecond(ThreadPool& pool, int passes) {

@@ -12,8 +12,11 @@ namespace deltafin {
 // Bytes that certainly do not fit into a last-level cache.
 inline constexpr int64_t kColdBytes = int64_t{1} << 30;
 
-// Bytes per second that the pool's threads read together over kColdBytes; the best of `passes`.
+// Bytes per second that the pool's threads read together over kColdBytes, which stay taken; the
+// best of `passes`.
 double ReadBytesPerSecond(ThreadPool& pool, int passes = 5);
+// The same, but the memory is given back.
+double ReadBytesPerSecondOnce(ThreadPool& pool);
 
 // Bytes per second, read and written counted, of an update in place of kColdBytes.
 double UpdateBytesPerSecond(ThreadPool& pool, int passes = 5);

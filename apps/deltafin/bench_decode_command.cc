@@ -1,0 +1,61 @@
+// deltafin bench decode: how much of the machine decoding uses.
+#include <memory>
+#include <utility>
+
+#include "bench_command.h"
+#include "model_options.h"
+
+namespace deltafin {
+namespace {
+
+struct DecodeFlags {
+  DecodeBenchOptions options;
+  std::string spine = "bf16";
+  bool json = false;
+};
+
+int Bench(DecodeFlags flags) {
+  if (flags.options.model_dir.empty()) flags.options.model_dir = DefaultModelDir();
+  flags.options.spine = ParseSpine(flags.spine);
+  if (!flags.json) {
+    flags.options.on_result = [heading = false](const BenchResult& result) mutable {
+      if (!std::exchange(heading, true)) PrintBenchHeading();
+      PrintBenchResult(result);
+    };
+  }
+  return FinishBenchReport(BenchDecode(flags.options), flags.json);
+}
+
+}  // namespace
+
+void AddBenchDecodeCommand(CLI::App& bench, int* status) {
+  CLI::App* command = bench.add_subcommand(
+      "decode",
+      "Token by token under several RAM budgets, cold and warm, next to what the disk, "
+      "the memory and the kernels give");
+  auto flags = std::make_shared<DecodeFlags>();
+  command
+      ->add_option("--model", flags->options.model_dir,
+                   "Folder of a checkpoint with Kimi K3's widths: deltafin synth DIR --layers 4 "
+                   "--experts 64 --vocab 8192 (default: as for run)")
+      ->type_name("DIR");
+  AddAlsoOption(*command, &flags->options.also_dirs);
+  command->add_option("--spine", flags->spine, "bf16 (default), int8 or auto")->type_name("NAME");
+  command->add_option("--threads", flags->options.threads, "Compute threads (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command
+      ->add_option("--tokens", flags->options.tokens,
+                   "Tokens that are measured at each budget (default: 6)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100));
+  command
+      ->add_option("--budgets", flags->options.budgets,
+                   "RAM budgets, from the least to all that the model can use (default: 5)")
+      ->type_name("N")
+      ->check(CLI::Range(2, 50));
+  command->add_flag("--json", flags->json, "One JSON object");
+  command->callback([flags, status] { *status = Bench(*flags); });
+}
+
+}  // namespace deltafin

@@ -1,0 +1,382 @@
+// deltafin bench decode: whole tokens against the disk, the memory and the kernels of the machine.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "base/format.h"
+#include "deltafin/bench.h"
+#include "deltafin/session.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/machine_limits.h"
+#include "engine/bench_machine.h"
+#include "engine/engine_impl.h"
+#include "engine/operator_cases.h"
+#include "engine/resources.h"
+#include "io/disk_probe.h"
+#include "io/memory_limits.h"
+#include "io/read_choice.h"
+#include "store/memory_plan.h"
+
+namespace deltafin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kTarget = 0.85;
+constexpr double kSameSpeed = 0.97;  // more memory may be slower by noise
+constexpr int kPromptTokens = 4;
+constexpr int kWarmupTokens = 3;
+constexpr int kProbeRounds = 5;
+constexpr int kProbeSpans = 16;
+constexpr int64_t kContext = 256;
+// Of the memory that is free, the part that the largest budget may take.
+constexpr double kMostOfFree = 0.8;
+// Kimi K3, for the extrapolation.
+constexpr int64_t kLayersOfTheRelease = 93;
+constexpr int64_t kMlaLayersOfTheRelease = 24;
+constexpr int64_t kVocabOfTheRelease = 163840;
+constexpr int64_t kHiddenOfTheRelease = 7168;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The speed of the kernels by themselves, for one position of weights that are in no cache.
+struct KernelRates {
+  double spine_bytes_per_second = 0;
+  double expert_bytes_per_second = 0;
+  double seconds_per_kda_layer = 0;
+};
+
+double SecondsOf(OperatorCase& subject) {
+  constexpr double kEnough = 0.2;
+  std::vector<double> runs;
+  subject.Run();
+  for (double sum = 0; sum < kEnough; sum += runs.back()) {
+    const auto start = Clock::now();
+    subject.Run();
+    runs.push_back(SecondsSince(start));
+  }
+  return MedianOf(std::move(runs));
+}
+
+KernelRates MeasureKernels(ThreadPool& pool, WeightFormat spine) {
+  const auto device = MakeCpuDevice(pool);
+  WeightArena arena;
+  KernelRates rates;
+  const auto matrix = MakeMatMulCase(*device, arena, spine, 12288, kHiddenOfTheRelease, 1);
+  rates.spine_bytes_per_second = matrix->bytes() / SecondsOf(*matrix);
+  const auto experts = MakeExpertCase(*device, arena, 1);
+  rates.expert_bytes_per_second = experts->bytes() / SecondsOf(*experts);
+  rates.seconds_per_kda_layer = SecondsOf(*MakeKdaCase(*device, 1));
+  return rates;
+}
+
+// What one token takes on average.
+struct Decoded {
+  double seconds = 0;
+  double bytes_read = 0;
+  double weight_bytes = 0;  // that the computation went through
+  double expert_bytes = 0;  // of them
+  double spine_wait = 0;
+  double expert_wait = 0;
+};
+
+class DecodeBench {
+ public:
+  explicit DecodeBench(const DecodeBenchOptions& options)
+      : options_(options),
+        file_system_(RealFileSystem(), options.model_dir, options.also_dirs),
+        checkpoint_(Checkpoint::Open(file_system_, options.model_dir)),
+        pool_(options.threads > 0 ? options.threads : UsableProcessors()) {
+    std::string note;
+    const SpineSource spine = ChooseSpine(file_system_, *checkpoint_, options.spine, &note);
+    format_ = spine.format;
+    spine_bytes_ = spine.TotalBytes();
+    release_bytes_ = BytesOfTheRelease(spine);
+    for (uint32_t shard = 0; shard < checkpoint_->num_shards(); ++shard) {
+      files_.push_back(&checkpoint_->file(shard));
+    }
+    for (const DiskChoice& disk : ChooseReadsOfDisks(files_)) {
+      reads_.push_back({disk.disk, disk.choice.options});
+    }
+  }
+
+  BenchReport Run() {
+    memory_rate_ = ReadBytesPerSecondOnce(pool_);
+    kernels_ = MeasureKernels(pool_, format_);
+    report_.machine = DescribeMachine();
+    report_.notes.push_back(
+        format("limits of this run: memory {:.1f} GB/s; kernels {:.1f} GB/s of {} spine, {:.1f} of "
+               "experts, {:.2f} ms for a KDA state",
+               memory_rate_ / 1e9, kernels_.spine_bytes_per_second / 1e9,
+               format_ == WeightFormat::kInt8 ? "int8" : "bf16",
+               kernels_.expert_bytes_per_second / 1e9, kernels_.seconds_per_kda_layer * 1e3));
+    const std::vector<uint64_t> budgets = Budgets();
+    for (const bool warm : {false, true}) {
+      if (warm && !FillPageCache(budgets.back())) continue;
+      RunBudgets(budgets, warm);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  EngineOptions OptionsOf(uint64_t ram_bytes) const {
+    EngineOptions options;
+    options.model_dir = options_.model_dir;
+    options.also_dirs = options_.also_dirs;
+    options.threads = options_.threads;
+    options.ram_bytes = ram_bytes;
+    options.context_tokens = kContext;
+    options.spine = options_.spine;
+    options.profile = true;
+    return options;
+  }
+
+  std::vector<DiskReads> ReadsOf(bool warm) const {
+    std::vector<DiskReads> reads = reads_;
+    for (DiskReads& disk : reads) {
+      disk.options.mode = warm ? ReadMode::kBuffered : ReadMode::kDirect;
+    }
+    return reads;
+  }
+
+  // Evenly from the least to what holds everything, as far as the machine has it.
+  std::vector<uint64_t> Budgets() {
+    uint64_t least = 0;
+    try {
+      EngineImpl(OptionsOf(1), Parts(false));
+    } catch (const BudgetError& error) {
+      // Program and heap differ a little from one opening to the next.
+      least = error.least_bytes() + (uint64_t{32} << 20);
+    }
+    uint64_t all_experts = 0;
+    const ModelConfig& config = checkpoint_->config();
+    for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+      if (!config.IsMoe(layer)) continue;
+      all_experts += static_cast<uint64_t>(config.num_experts) * checkpoint_->expert_bytes();
+    }
+    // A twentieth for the room that reading takes.
+    const uint64_t everything = least + (spine_bytes_ + all_experts) / 20 * 21;
+    const MemoryLimits limits = ReadMemoryLimits();
+    const auto free = static_cast<uint64_t>(
+        kMostOfFree * static_cast<double>(std::min(limits.limit_bytes, limits.available_bytes)));
+    const uint64_t most = std::max(least, std::min(everything, free));
+    if (most < everything) {
+      report_.notes.push_back(
+          format("the model would use {:.1f} GB; the largest budget is what "
+                 "this machine has free",
+                 static_cast<double>(everything) / 1e9));
+    }
+    std::vector<uint64_t> budgets;
+    const auto last = static_cast<uint64_t>(options_.budgets - 1);
+    for (uint64_t i = 0; i <= last; ++i) budgets.push_back(least + (most - least) / last * i);
+    return budgets;
+  }
+
+  EngineParts Parts(bool warm) const {
+    EngineParts parts;
+    parts.reads = ReadsOf(warm);
+    parts.keep_heat = false;
+    return parts;
+  }
+
+  // False, with a note, where the files do not fit beside the largest budget.
+  bool FillPageCache(uint64_t largest_budget) {
+    const MemoryLimits limits = ReadMemoryLimits();
+    const uint64_t bytes = checkpoint_->total_bytes();
+    if (bytes + largest_budget > std::min(limits.limit_bytes, limits.available_bytes)) {
+      report_.notes.push_back(
+          "not measured warm: the page cache cannot hold the files beside the "
+          "largest budget");
+      return false;
+    }
+    std::vector<std::byte> block(size_t{8} << 20);
+    for (const ReadableFile* file : files_) {
+      for (uint64_t at = 0; at < file->size(); at += block.size()) {
+        file->ReadAt(at,
+                     std::span(block).first(std::min<uint64_t>(block.size(), file->size() - at)));
+      }
+    }
+    return true;
+  }
+
+  // The same queue, with nothing to do but reads of the experts' size, always enough at once.
+  double DiskRate(bool warm) {
+    DiskProbe probe(files_, std::max<uint64_t>(checkpoint_->expert_bytes(), 1 << 16), ++seed_);
+    if (!probe.has_data()) {
+      throw Error(ErrorCode::kNotFound,
+                  format("{}: nothing of it is on the disk: decoding it measures nothing",
+                         options_.model_dir));
+    }
+    if (warm) probe.KeepPageCache();
+    const auto queue = MakeReadQueues(ReadsOf(warm));
+    std::vector<double> rates;
+    for (int round = 0; round < kProbeRounds; ++round) {
+      rates.push_back(static_cast<double>(probe.span_bytes()) * 2 * kProbeSpans /
+                      probe.Read(*queue, 2 * kProbeSpans, kProbeSpans));
+    }
+    return MedianOf(std::move(rates));
+  }
+
+  Decoded Decode(uint64_t ram_bytes, bool warm) {
+    EngineImpl engine(OptionsOf(ram_bytes), Parts(warm));
+    const auto session = engine.NewSession();
+    std::mt19937 random(7);
+    std::vector<TokenId> prompt;
+    for (int i = 0; i < kPromptTokens; ++i) {
+      prompt.push_back(
+          static_cast<TokenId>(random() % static_cast<uint32_t>(engine.info().vocab_size)));
+    }
+    GenerateOptions generate;
+    generate.stop_at_stop_tokens = false;
+    generate.max_new_tokens = kWarmupTokens;
+    session->Generate(prompt, generate);
+    const EngineCounters before = engine.counters();
+    const uint64_t experts_before = engine.expert_counters().requested;
+    const auto start = Clock::now();
+    generate.max_new_tokens = options_.tokens;
+    session->Generate({}, generate);
+    Decoded decoded;
+    const double tokens = options_.tokens;
+    decoded.seconds = SecondsSince(start) / tokens;
+    const EngineCounters counters = engine.counters() - before;
+    decoded.bytes_read = static_cast<double>(counters.bytes_read()) / tokens;
+    decoded.expert_bytes =
+        static_cast<double>(engine.expert_counters().requested - experts_before) *
+        static_cast<double>(checkpoint_->expert_bytes()) / tokens;
+    decoded.weight_bytes = static_cast<double>(spine_bytes_) + decoded.expert_bytes;
+    decoded.spine_wait = counters.phase_seconds(Phase::kSpineWait) / tokens;
+    decoded.expert_wait = counters.phase_seconds(Phase::kExpertWait) / tokens;
+    return decoded;
+  }
+
+  void RunBudgets(const std::vector<uint64_t>& budgets, bool warm) {
+    const char* const name = warm ? "warm" : "cold";
+    double worst = 1;
+    double never_slower = 1;
+    double last_seconds = 0;
+    for (const uint64_t budget : budgets) {
+      const double rate_before = DiskRate(warm);
+      const Decoded decoded = Decode(budget, warm);
+      const double disk_rate = (rate_before + DiskRate(warm)) / 2;
+      const BenchResult result = ResultOf(name, budget, decoded, disk_rate);
+      report_.results.push_back(result);
+      if (options_.on_result) options_.on_result(result);
+      worst = std::min(worst, *result.ratio);
+      if (last_seconds > 0) never_slower = std::min(never_slower, last_seconds / decoded.seconds);
+      last_seconds = decoded.seconds;
+      if (!warm && (budget == budgets.front() || budget == budgets.back())) {
+        Extrapolate(budget, decoded);
+      }
+    }
+    Target(format("decode efficiency, {}, least of {} budgets", name, budgets.size()), kTarget,
+           worst);
+    Target(format("decode, {}: more RAM is never slower", name), kSameSpeed, never_slower);
+  }
+
+  BenchResult ResultOf(const char* name, uint64_t budget, const Decoded& decoded,
+                       double disk_rate) const {
+    const ModelConfig& config = checkpoint_->config();
+    const double kda_layers = static_cast<double>(config.num_layers - config.num_mla_layers());
+    const double disk = decoded.bytes_read / disk_rate;
+    const double memory = decoded.weight_bytes / memory_rate_;
+    const double compute = static_cast<double>(spine_bytes_) / kernels_.spine_bytes_per_second +
+                           decoded.expert_bytes / kernels_.expert_bytes_per_second +
+                           kda_layers * kernels_.seconds_per_kda_layer;
+    BenchResult result;
+    result.op = format("decode {}", name);
+    result.format = format_ == WeightFormat::kInt8 ? "int8 spine" : "bf16 spine";
+    result.shape =
+        format("{} layers, {:.2f} GiB", config.num_layers, static_cast<double>(budget) / (1 << 30));
+    result.positions = 1;
+    result.threads = pool_.num_threads();
+    result.seconds = decoded.seconds;
+    result.bound = disk >= std::max(memory, compute) ? "disk"
+                   : memory >= compute               ? "read bandwidth"
+                                                     : "kernels";
+    const double bytes = result.bound == "disk" ? decoded.bytes_read : decoded.weight_bytes;
+    const double least = std::max({disk, memory, compute});
+    result.gb_per_s = bytes / decoded.seconds / 1e9;
+    result.limit = bytes / least / 1e9;
+    result.ratio = least / decoded.seconds;
+    result.bound += format(
+        " ({:.2f} GB read; seconds: disk {:.3f}, memory {:.3f}, kernels {:.3f}, "
+        "waited for spine {:.3f}, experts {:.3f})",
+        decoded.bytes_read / 1e9, disk, memory, compute, decoded.spine_wait, decoded.expert_wait);
+    return result;
+  }
+
+  // Weights of one token of the release, with the layers of this slice; 0 when it lacks a kind.
+  double BytesOfTheRelease(const SpineSource& spine) const {
+    const ModelConfig& config = checkpoint_->config();
+    if (config.hidden_size != kHiddenOfTheRelease) return 0;
+    double kda = 0, mla = 0, dense = 0;
+    for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+      const auto bytes = static_cast<double>(spine.LayerBytes(layer));
+      (!config.IsMoe(layer)                        ? dense
+       : config.is_mla[static_cast<size_t>(layer)] ? mla
+                                                   : kda) = bytes;
+    }
+    if (kda == 0 || mla == 0 || dense == 0) return 0;
+    const double head = static_cast<double>(spine.LayerBytes(config.num_layers)) *
+                        kVocabOfTheRelease / static_cast<double>(config.vocab_size);
+    const auto moe_layers = static_cast<double>(kLayersOfTheRelease - 1);
+    return dense + (moe_layers - kMlaLayersOfTheRelease) * kda + kMlaLayersOfTheRelease * mla +
+           head +
+           moe_layers * static_cast<double>(config.experts_per_token) *
+               static_cast<double>(checkpoint_->expert_bytes());
+  }
+
+  void Extrapolate(uint64_t budget, const Decoded& decoded) {
+    if (release_bytes_ == 0) {
+      report_.notes.push_back("not extrapolated to 93 layers: this is no slice of Kimi K3");
+      return;
+    }
+    const double seconds = release_bytes_ / decoded.weight_bytes * decoded.seconds;
+    report_.notes.push_back(
+        format("extrapolated, not measured: 93 layers take {:.1f} GB of weights a token, which at "
+               "the speed of the budget of {:.2f} GiB ({:.0f} % of the weights read from disk) is "
+               "{:.1f} s a token",
+               release_bytes_ / 1e9, static_cast<double>(budget) / (1 << 30),
+               100 * decoded.bytes_read / decoded.weight_bytes, seconds));
+  }
+
+  void Target(const std::string& name, double target, double got) {
+    report_.targets.push_back({name, target, got, got >= target});
+  }
+
+  const DecodeBenchOptions& options_;
+  JoinedFolders file_system_;
+  const std::unique_ptr<Checkpoint> checkpoint_;
+  ThreadPool pool_;
+  std::vector<const ReadableFile*> files_;
+  std::vector<DiskReads> reads_;
+  WeightFormat format_ = WeightFormat::kBf16;
+  uint64_t spine_bytes_ = 0;
+  double release_bytes_ = 0;
+  double memory_rate_ = 0;
+  KernelRates kernels_;
+  uint64_t seed_ = 0;
+  BenchReport report_;
+};
+
+}  // namespace
+
+BenchReport BenchDecode(const DecodeBenchOptions& options) {
+  if (options.tokens < 1 || options.budgets < 2) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("bench decode: expected at least 1 token and 2 budgets, got {} and {}",
+                       options.tokens, options.budgets));
+  }
+  return DecodeBench(options).Run();
+}
+
+}  // namespace deltafin
