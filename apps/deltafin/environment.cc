@@ -16,8 +16,6 @@ constexpr Unused kUnused[] = {
     {"K3_PRELOAD", "has no effect: what fits the memory plan is kept in RAM once it was read"},
     {"K3_PIN_LAYERS", "has no effect: the memory plan (--ram) decides which layers stay in RAM"},
     {"K3_PROFILE", "has no effect: this version has no profile"},
-    {"K3_HF_HOST", "has no effect: this version fetches nothing"},
-    {"K3_HF_PATH", "has no effect: this version fetches nothing"},
     {"K3_SERVER_MAX_TOKENS", "has no effect: this version serves nothing"},
 };
 

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <filesystem>
 
+#include "deltafin/hub.h"
 #include "environment.h"
+#include "hub_options.h"
 
 namespace deltafin {
 namespace {
@@ -150,6 +152,7 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   } else if (const std::string gb = Environment("K3_RAM_GB"); !gb.empty()) {
     engine.ram_bytes = ParseBytes("K3_RAM_GB", gb + "G");
   }
+  engine.source = MakeHubSource(HubOptionsFromEnvironment(), engine.model_dir);
   return engine;
 }
 

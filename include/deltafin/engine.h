@@ -13,6 +13,7 @@
 
 namespace deltafin {
 
+class RangeSource;  // deltafin/hub.h
 class Session;
 
 struct EngineOptions {
@@ -26,6 +27,9 @@ struct EngineOptions {
   // they take little of the memory, else none.
   int64_t max_draft_tokens = 0;
   Prefetch prefetch = Prefetch::kAuto;
+  // Fetches what the folder does not have (MakeHubSource); null: that is an error when it is
+  // needed.
+  std::shared_ptr<RangeSource> source = nullptr;
   std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 

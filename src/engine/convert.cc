@@ -4,6 +4,7 @@
 #include "base/thread_pool.h"
 #include "store/checkpoint.h"
 #include "store/int8_spine.h"
+#include "store/model_files.h"
 
 namespace deltafin {
 namespace {
@@ -23,13 +24,15 @@ ConvertResult ResultOf(const ConvertOptions& options, const Int8Summary& summary
 }  // namespace
 
 ConvertResult ConvertSpineToInt8(const ConvertOptions& options) {
-  const auto checkpoint = Checkpoint::Open(RealFileSystem(), options.model_dir);
+  ModelFiles files(RealFileSystem(), nullptr);  // a spine that is not here is an error
+  const auto checkpoint = Checkpoint::Open(files, options.model_dir);
   ThreadPool pool(options.threads > 0 ? options.threads : UsableProcessors());
   return ResultOf(options, WriteInt8Spine(RealFileSystem(), *checkpoint, pool, SinkOf(options)));
 }
 
 ConvertResult VerifyInt8Spine(const ConvertOptions& options) {
-  const auto checkpoint = Checkpoint::Open(RealFileSystem(), options.model_dir);
+  ModelFiles files(RealFileSystem(), nullptr);  // a spine that is not here is an error
+  const auto checkpoint = Checkpoint::Open(files, options.model_dir);
   return ResultOf(options, CheckInt8Spine(RealFileSystem(), *checkpoint, SinkOf(options)));
 }
 

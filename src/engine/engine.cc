@@ -38,7 +38,8 @@ std::unique_ptr<Engine> Engine::Open(const EngineOptions& options) {
 
 EngineImpl::EngineImpl(const EngineOptions& options)
     : options_(options),
-      checkpoint_(Checkpoint::Open(RealFileSystem(), options.model_dir)),
+      model_files_(RealFileSystem(), options.source),
+      checkpoint_(Checkpoint::Open(model_files_, options.model_dir)),
       tokenizer_(Tokenizer::Load(options.model_dir)) {
   const ModelConfig& c = checkpoint_->config();
   if (tokenizer_->vocab_size() > c.vocab_size) {
@@ -74,7 +75,7 @@ EngineImpl::EngineImpl(const EngineOptions& options)
 
   pool_ = std::make_unique<ThreadPool>(threads);
   device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
-  queue_ = MakeReadQueue({});
+  queue_ = model_files_.Wrap(MakeReadQueue({}));
   spine_ = MakeSpineStore(*checkpoint_, std::move(spine), *queue_, plan_.spine);
   experts_ = MakeExpertStore(
       *checkpoint_, *queue_,
@@ -140,6 +141,8 @@ std::vector<std::string> EngineImpl::Describe() const {
              options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16"),
   };
   if (!spine_note_.empty()) lines.push_back(spine_note_);
+  const std::string reminder = model_files_.Reminder(*checkpoint_);
+  if (!reminder.empty()) lines.push_back(reminder);
   return lines;
 }
 

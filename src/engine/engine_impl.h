@@ -15,6 +15,7 @@
 #include "store/checkpoint.h"
 #include "store/expert_store.h"
 #include "store/memory_plan.h"
+#include "store/model_files.h"
 #include "store/spine_store.h"
 
 namespace deltafin {
@@ -53,6 +54,7 @@ class EngineImpl : public Engine {
   EngineOptions options_;
   std::once_flag origin_once_;
   SessionOrigin origin_;
+  ModelFiles model_files_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<TokenId> stop_tokens_;
