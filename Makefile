@@ -24,7 +24,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check prove lint format fuzz asan tsan aarch64 clean deps-run deps-test deps-check
+.PHONY: build run test check prove nightly lint format fuzz asan tsan aarch64 clean deps-run deps-test deps-check
 
 deps-run deps-test deps-check: deps-%:
 	@scripts/install-deps $*
@@ -37,7 +37,7 @@ build: deps-run
 run: build
 	@$(program) run --model "$(MODEL)" --prompt "$(PROMPT)" --max-new $(MAX_NEW)
 	@$(program) run --model "$(MODEL)" --chat --prompt "$(QUESTION)" --max-new $(MAX_NEW)
-	@echo "This was $(MODEL). The full Kimi K3 (1.56 TB): put the files of moonshotai/Kimi-K3 into a folder, then: $(program) run --model FOLDER --prompt TEXT"
+	@echo "This was $(MODEL). The full Kimi K3 (1.56 TB, or 114 GB and the rest as it is needed): $(program) setup"
 
 test: deps-test
 	@$(MAKE) --no-print-directory run
@@ -57,6 +57,12 @@ check: deps-check
 # All 93 layers of the full Kimi K3 in 2 GiB of memory (docs/performance.md).
 prove: build
 	scripts/prove-2gib --program $(program)
+
+# Ten times as many random kills and fault plans as in `make test`.
+nightly: deps-test
+	cmake --preset release -DDELTAFIN_TESTS=ON -DDELTAFIN_TIMEOUT_FACTOR=6
+	cmake --build build/release -j $(JOBS)
+	cd build/release && DELTAFIN_NIGHTLY=1 $(ctest) -R '^(hub_test|engine_stream_test|setup_cli_test)$$'
 
 asan: deps-test
 	cmake --preset $@

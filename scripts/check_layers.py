@@ -43,6 +43,7 @@ THIRD_PARTY = {
     "liburing.h": "src/io",
     "boost": "src/text",
     "CLI": "apps",
+    "curl": "src/hub",
     # Kernels are compiled once per instruction set: an inline function that a C++ header brings
     # along would exist in several forms, of which the linker keeps any one.
     "stdint.h": "src/device/cpu",
@@ -63,7 +64,7 @@ SYSTEM = re.compile(r"^(sys|linux)/|^(unistd|fcntl|sched|pthread|poll|dirent|ter
 SYSTEM_FOLDERS = ["src/base", "src/io", "src/server", "src/hub", "apps"]
 
 # Only for tests and benchmarks, wherever they lie.
-TEST_HEADERS = re.compile(r"^(gtest|gmock|benchmark|unicode)/")
+TEST_HEADERS = re.compile(r"^(gtest|gmock|benchmark|unicode)/|^httplib\.h$")
 
 # What is compiled into tests and benchmarks only.
 TEST_FILES = re.compile(r"_(test|bench)\.cc$|_test_util\.(h|cc)$|/testing/")

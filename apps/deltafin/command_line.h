@@ -22,6 +22,10 @@ void AddConvertCommand(CLI::App& app, int* status);
 void AddBenchCommand(CLI::App& app, int* status);
 void AddTraceCommand(CLI::App& app, int* status);
 void AddSynthCommand(CLI::App& app, int* status);
+void AddSetupCommand(CLI::App& app, int* status);
+void AddVerifyCommand(CLI::App& app, int* status);
+void AddWarmCommand(CLI::App& app, int* status);
+void AddCleanCommand(CLI::App& app, int* status);
 
 // The text of an argument, a file or, for "-", standard input. Throws Error.
 std::string ReadTextFile(const std::string& path_or_dash);

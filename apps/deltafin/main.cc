@@ -32,6 +32,10 @@ int Main(int argc, char** argv) {
   AddBenchCommand(app, &status);
   AddTraceCommand(app, &status);
   AddSynthCommand(app, &status);
+  AddSetupCommand(app, &status);
+  AddVerifyCommand(app, &status);
+  AddWarmCommand(app, &status);
+  AddCleanCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

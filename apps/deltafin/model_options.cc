@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <iostream>
 
+#include "deltafin/hub.h"
 #include "environment.h"
+#include "hub_options.h"
 #include "interrupt.h"
 
 namespace deltafin {
@@ -201,6 +203,7 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   } else if (const std::string gb = Environment("K3_RAM_GB"); !gb.empty()) {
     engine.ram_bytes = ParseBytes("K3_RAM_GB", gb + "G");
   }
+  engine.source = MakeHubSource(HubOptionsFromEnvironment(), engine.model_dir);
   return engine;
 }
 

@@ -15,6 +15,7 @@
 
 namespace deltafin {
 
+class RangeSource;  // deltafin/hub.h
 class Session;
 
 struct EngineOptions {
@@ -39,6 +40,9 @@ struct EngineOptions {
   // Hears one sentence now and then about something that works, but not as well as it could. Called
   // by any thread; must not throw.
   std::function<void(const std::string&)> on_notice = nullptr;
+  // Fetches what the folder does not have (MakeHubSource); null: that is an error when it is
+  // needed.
+  std::shared_ptr<RangeSource> source = nullptr;
   std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 

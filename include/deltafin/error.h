@@ -13,6 +13,8 @@ enum class ErrorCode {
   kCorrupt,          // bytes are there and are not what they must be
   kUnsupported,      // well-formed, but a feature that Kimi K3 does not have or we do not
   kIo,               // the operating system refused a read or a write
+  kNoSpace,          // the disk is full
+  kNetwork,          // the hub or the way to it failed
   kOutOfMemory,      // does not fit the memory plan
   kCancelled,        // stopped on request
 };

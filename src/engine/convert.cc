@@ -5,6 +5,7 @@
 #include "io/joined_folders.h"
 #include "store/checkpoint.h"
 #include "store/int8_spine.h"
+#include "store/model_files.h"
 
 namespace deltafin {
 namespace {
@@ -24,14 +25,16 @@ ConvertResult ResultOf(const ConvertOptions& options, const Int8Summary& summary
 }  // namespace
 
 ConvertResult ConvertSpineToInt8(const ConvertOptions& options) {
-  JoinedFolders files(RealFileSystem(), options.model_dir, options.also_dirs);
+  ModelFiles local(RealFileSystem(), nullptr);  // a spine that is not here is an error
+  JoinedFolders files(local, options.model_dir, options.also_dirs);
   const auto checkpoint = Checkpoint::Open(files, options.model_dir);
   ThreadPool pool(options.threads > 0 ? options.threads : UsableProcessors());
   return ResultOf(options, WriteInt8Spine(files, *checkpoint, pool, SinkOf(options)));
 }
 
 ConvertResult VerifyInt8Spine(const ConvertOptions& options) {
-  JoinedFolders files(RealFileSystem(), options.model_dir, options.also_dirs);
+  ModelFiles local(RealFileSystem(), nullptr);  // a spine that is not here is an error
+  JoinedFolders files(local, options.model_dir, options.also_dirs);
   const auto checkpoint = Checkpoint::Open(files, options.model_dir);
   return ResultOf(options, CheckInt8Spine(files, *checkpoint, SinkOf(options)));
 }

@@ -45,7 +45,8 @@ double MeasureMemoryBytesPerSecond(int threads) {
 
 EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
     : options_(options),
-      files_(*parts.files, options.model_dir, options.also_dirs),
+      model_files_(*parts.files, options.source),
+      files_(model_files_, options.model_dir, options.also_dirs),
       checkpoint_(Checkpoint::Open(files_, options.model_dir)),
       tokenizer_(Tokenizer::Load(options.model_dir)) {
   const ModelConfig& c = checkpoint_->config();
@@ -90,7 +91,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
 
   pool_ = std::make_unique<ThreadPool>(threads);
   device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
-  queue_ = MakeReadQueues(disks_);
+  queue_ = model_files_.Wrap(MakeReadQueues(disks_));
   PhaseClock* const clock = options_.profile ? &clock_.emplace() : nullptr;
   plan_.spine.clock = clock;
   spine_ = MakeSpineStore(*checkpoint_, std::move(spine), *queue_, plan_.spine);
@@ -208,6 +209,8 @@ std::vector<std::string> EngineImpl::Describe() const {
   };
   if (!reads_note_.empty()) lines.push_back("reads: " + reads_note_);
   if (!spine_note_.empty()) lines.push_back(spine_note_);
+  const std::string reminder = model_files_.Reminder(*checkpoint_);
+  if (!reminder.empty()) lines.push_back(reminder);
   return lines;
 }
 

@@ -18,6 +18,7 @@
 #include "store/checkpoint.h"
 #include "store/expert_store.h"
 #include "store/memory_plan.h"
+#include "store/model_files.h"
 #include "store/spine_store.h"
 
 namespace deltafin {
@@ -69,7 +70,8 @@ class EngineImpl : public Engine {
   std::string DescribeSpine() const;
 
   EngineOptions options_;
-  JoinedFolders files_;
+  ModelFiles model_files_;  // of one folder
+  JoinedFolders files_;     // of all, over those
   std::once_flag origin_once_;
   SessionOrigin origin_;
   std::unique_ptr<Checkpoint> checkpoint_;

@@ -114,10 +114,10 @@ class Checkpoint::Opener {
     if (num_missing == 0) return;
     throw Error(ErrorCode::kNotFound,
                 format("{} is missing{}: {} of {} shard files are there; the download is not "
-                       "complete",
+                       "complete (deltafin setup --dir {} goes on with it)",
                        JoinPath(c_.dir_, first_missing),
                        num_missing > 1 ? format(" and so are {} others", num_missing - 1) : "",
-                       names.size() - num_missing, names.size()));
+                       names.size() - num_missing, names.size(), c_.dir_));
   }
 
   // Both are sorted by name and must be the same list.

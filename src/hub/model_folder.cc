@@ -1,0 +1,75 @@
+#include "hub/model_folder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "io/atomic_file.h"
+#include "io/file.h"
+#include "io/index_json.h"
+
+namespace deltafin {
+
+std::vector<ByteRange> FolderShard::Missing(ByteRange range) const {
+  if (presence != nullptr) return presence->Missing(range);
+  if (whole) return {};
+  return {range};
+}
+
+uint64_t FolderShard::MissingBytes(ByteRange range) const {
+  uint64_t bytes = 0;
+  for (const ByteRange& gap : Missing(range)) bytes += gap.bytes;
+  return bytes;
+}
+
+uint64_t FolderShard::local_bytes() const {
+  if (presence != nullptr) return presence->present_bytes();
+  return whole ? remote.bytes : 0;
+}
+
+std::vector<std::string> ShardNames(const std::string& dir) {
+  return ShardIndex::Read(RealFileSystem(), JoinPath(dir, kIndexFile)).shards();
+}
+
+FolderShard FindShard(const RemoteFile& remote, const std::vector<std::string>& folders) {
+  FileSystem& fs = RealFileSystem();
+  FolderShard shard;
+  shard.remote = remote;
+  for (const std::string& folder : folders) {
+    const std::string path = JoinPath(folder, remote.name);
+    if (!fs.Exists(path)) continue;
+    shard.folder = folder;
+    shard.path = path;
+    shard.presence = ShardPresence::OpenForReading(fs, path);
+    const bool other_file =
+        shard.presence != nullptr && shard.presence->file_bytes() != remote.bytes;
+    if (other_file) shard.presence.reset();
+    shard.whole =
+        shard.presence == nullptr && !other_file && fs.OpenForReading(path)->size() == remote.bytes;
+    return shard;
+  }
+  return shard;
+}
+
+std::vector<InstallLock> LockFolders(const std::vector<std::string>& folders) {
+  std::vector<InstallLock> locks;
+  for (const std::string& folder : folders) {
+    MakeFolders(folder);
+    std::optional<InstallLock> lock = InstallLock::TryFill(folder);
+    if (!lock) {
+      throw Error(ErrorCode::kIo, InstallLock::FillerOf(folder) + "; wait for it, or stop it");
+    }
+    locks.push_back(*std::move(lock));
+  }
+  return locks;
+}
+
+void BeginShard(FolderShard& shard) {
+  shard.path = JoinPath(shard.folder, shard.remote.name);
+  shard.presence.reset();
+  shard.presence = ShardPresence::OpenForWriting(RealFileSystem(), shard.path, shard.remote.bytes,
+                                                 shard.remote.sha256);
+  shard.whole = false;
+}
+
+}  // namespace deltafin

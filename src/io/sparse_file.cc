@@ -1,0 +1,200 @@
+#include "io/sparse_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "base/format.h"
+#include "deltafin/error.h"
+#include "io/read_loop.h"
+
+namespace deltafin {
+namespace {
+
+constexpr mode_t kMode = 0644;
+
+[[noreturn]] void Fail(const std::string& path, const char* what, int error) {
+  const bool full = error == ENOSPC || error == EDQUOT;
+  throw Error(full ? ErrorCode::kNoSpace : ErrorCode::kIo,
+              format("{}: cannot {} it: {}", path, what, ReasonOf(error)));
+}
+
+int OpenOrCreate(const std::string& path, int flags) {
+  const int descriptor = ::open(path.c_str(), flags | O_CREAT | O_CLOEXEC, kMode);
+  if (descriptor < 0) Fail(path, "create", errno);
+  return descriptor;
+}
+
+// 0 or the error.
+int WriteAll(int descriptor, uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(descriptor, bytes.data(), std::min(bytes.size(), kMaxBytesPerCall),
+                 static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno;
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+  return 0;
+}
+
+int SyncData(int descriptor) {
+#if defined(__APPLE__)
+  return ::fsync(descriptor) == 0 ? 0 : errno;
+#else
+  return ::fdatasync(descriptor) == 0 ? 0 : errno;
+#endif
+}
+
+// So that the name of a new file survives a crash. Some file systems cannot sync folders.
+void SyncFolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int descriptor =
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (descriptor < 0) return;
+  ::fsync(descriptor);
+  ::close(descriptor);
+}
+
+}  // namespace
+
+SparseFile::SparseFile(std::string path, uint64_t bytes) : path_(std::move(path)) {
+  descriptor_ = OpenOrCreate(path_, O_RDWR);
+  struct stat status = {};
+  int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
+  if (error == 0 && static_cast<uint64_t>(status.st_size) != bytes) {
+    error = ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+    // The size is metadata that later data syncs do not bring to the disk.
+    if (error == 0) error = ::fsync(descriptor_) == 0 ? 0 : errno;
+    SyncFolderOf(path_);
+  }
+  if (error == 0) return;
+  ::close(descriptor_);
+  Fail(path_, format("make {} bytes of", bytes).c_str(), error);
+}
+
+SparseFile::~SparseFile() { ::close(descriptor_); }
+
+void SparseFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
+  if (const int error = WriteAll(descriptor_, offset, bytes); error != 0) {
+    Fail(path_, "write", error);
+  }
+}
+
+void SparseFile::StartWriteback([[maybe_unused]] uint64_t offset,
+                                [[maybe_unused]] uint64_t bytes) noexcept {
+#if defined(SYNC_FILE_RANGE_WRITE)
+  (void)::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                          SYNC_FILE_RANGE_WRITE);
+#endif
+}
+
+void SparseFile::Sync() {
+  if (const int error = SyncData(descriptor_); error != 0) Fail(path_, "write", error);
+}
+
+void SparseFile::PunchHole(uint64_t offset, uint64_t bytes) {
+#if defined(FALLOC_FL_PUNCH_HOLE)
+  if (::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
+    return;
+  }
+  Fail(path_, "free a part of", errno);
+#else
+  (void)offset;
+  (void)bytes;
+  Fail(path_, "free a part of", ENOTSUP);
+#endif
+}
+
+bool IsFilled(const ReadableFile& file, uint64_t offset, uint64_t bytes) {
+#if defined(SEEK_HOLE)
+  const int descriptor = file.Descriptor(ReadMode::kBuffered);
+  if (descriptor < 0) return true;
+  const off_t hole = ::lseek(descriptor, static_cast<off_t>(offset), SEEK_HOLE);
+  return hole < 0 || static_cast<uint64_t>(hole) >= offset + bytes;
+#else
+  (void)file;
+  (void)offset;
+  (void)bytes;
+  return true;
+#endif
+}
+
+JournalFile::JournalFile(std::string path, uint64_t bytes) : path_(std::move(path)), size_(bytes) {
+  descriptor_ = OpenOrCreate(path_, O_RDWR);
+  const int error = ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  if (error == 0) return;
+  ::close(descriptor_);
+  Fail(path_, "open", error);
+}
+
+JournalFile::~JournalFile() { ::close(descriptor_); }
+
+void JournalFile::Append(std::string_view bytes) {
+  const bool is_first = size_ == 0;
+  int error = WriteAll(descriptor_, size_, std::as_bytes(std::span(bytes)));
+  if (error == 0) error = SyncData(descriptor_);
+  if (error != 0) {
+    // What was written of it must not look like a record later.
+    if (::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) Fail(path_, "cut", errno);
+    Fail(path_, "write", error);
+  }
+  size_ += bytes.size();
+  if (is_first) SyncFolderOf(path_);
+}
+
+std::optional<FileLock> FileLock::Try(const std::string& path, Kind kind) {
+  int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode);
+  // Who may only read can share.
+  if (descriptor < 0 && kind == Kind::kShared) {
+    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  }
+  if (descriptor < 0) Fail(path, "open", errno);
+  const int operation = kind == Kind::kShared ? LOCK_SH : LOCK_EX;
+  if (::flock(descriptor, operation | LOCK_NB) != 0) {
+    const int error = errno;
+    ::close(descriptor);
+    if (error == EWOULDBLOCK) return std::nullopt;
+    Fail(path, "lock", error);
+  }
+  if (kind == Kind::kExclusive && ::ftruncate(descriptor, 0) == 0) {
+    // For messages only: no matter if it fails.
+    const std::string pid = std::to_string(::getpid());
+    (void)WriteAll(descriptor, 0, std::as_bytes(std::span(pid)));
+  }
+  return FileLock(descriptor);
+}
+
+int64_t FileLock::HolderOf(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return 0;
+  char text[24] = {};
+  const ssize_t got = ::pread(descriptor, text, sizeof(text) - 1, 0);
+  ::close(descriptor);
+  return got > 0 ? std::strtoll(text, nullptr, 10) : 0;
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileLock& FileLock::operator=(FileLock&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+}  // namespace deltafin

@@ -1,0 +1,184 @@
+// Models of which most is still on the hub: the same bits as from a full install, whatever the hub
+// does.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+
+#include "deltafin/convert.h"
+#include "engine_harness.h"
+#include "hub_double.h"
+#include "hub_model.h"
+#include "store/model_files.h"
+
+namespace deltafin {
+namespace {
+
+namespace fs = std::filesystem;
+
+int NumTrials() { return std::getenv("DELTAFIN_NIGHTLY") != nullptr ? 200 : 20; }
+
+class EngineStreamTest : public ::testing::Test {
+ protected:
+  using Logits = std::vector<std::vector<float>>;
+
+  void Install(SetupMode mode) {
+    SetupOptions setup;
+    setup.hub = QuickHubOptions(hub.endpoint());
+    setup.dir = model;
+    setup.mode = mode;
+    RunSetup(setup);
+  }
+  // Files and headers, but nothing of the weights.
+  void InstallNothing() {
+    SetupOptions setup;
+    setup.hub = QuickHubOptions(hub.endpoint());
+    setup.dir = model;
+    setup.mode = SetupMode::kStream;
+    setup.only_experts = true;
+    RunSetup(setup);
+  }
+  std::unique_ptr<Engine> Open(bool with_source = true) {
+    EngineOptions options;
+    options.model_dir = model;
+    options.threads = 2;
+    options.spine = SpineFormat::kBf16;
+    if (with_source) {
+      HubOptions quick = QuickHubOptions(hub.endpoint());
+      options.source = MakeHubSource(quick, model);
+      EXPECT_NE(options.source, nullptr);
+    }
+    return Engine::Open(options);
+  }
+  static Logits Compute(Engine& engine, int64_t chunk = 1) {
+    const auto session = engine.NewSession();
+    const std::vector<TokenId> tokens = {5, 100, 7, 300, 45, 45, 2, 17};
+    return AppendAll(*session, tokens, chunk);
+  }
+  Logits FullLogits() { return Compute(*OpenEngine(root, 2)); }
+  uint64_t Local() {
+    SetupOptions setup;
+    setup.hub = QuickHubOptions(hub.endpoint());
+    setup.dir = model;
+    setup.mode = SetupMode::kFull;
+    setup.dry_run = true;
+    return RunSetup(setup).local_bytes;
+  }
+
+  const std::string& root = SmallHubModel();
+  HubDouble hub{root};
+  const TempDir dir;
+  const std::string model = dir / "Kimi-K3";
+};
+
+TEST_F(EngineStreamTest, FetchesWhatIsMissingAndKeepsIt) {
+  Install(SetupMode::kStream);
+  const uint64_t before = Local();
+  const Logits full = FullLogits();
+  {
+    const auto engine = Open();
+    EXPECT_EQ(Compute(*engine), full);
+    bool reminded = false;
+    for (const std::string& line : engine->Describe()) {
+      reminded |= line.starts_with("streaming: ") &&
+                  line.find("deltafin setup --full --dir " + model) != std::string::npos;
+    }
+    EXPECT_TRUE(reminded);
+  }
+  const uint64_t after = Local();
+  EXPECT_GT(after, before);
+  // What was fetched once is here now: no source is needed.
+  const int64_t requests = hub.num_link_requests();
+  EXPECT_EQ(Compute(*Open(/*with_source=*/false)), full);
+  EXPECT_EQ(hub.num_link_requests(), requests);
+  // Setup brings the rest, and the result is the hub's byte for byte.
+  Install(SetupMode::kFull);
+  EXPECT_EQ(DifferingShards(root, model), "");
+  for (const std::string& line : Open(false)->Describe()) {
+    EXPECT_FALSE(line.starts_with("streaming"));
+  }
+}
+
+TEST_F(EngineStreamTest, TheSpineStreamsToo) {
+  InstallNothing();
+  EXPECT_EQ(Compute(*Open(), 8), FullLogits());
+}
+
+TEST_F(EngineStreamTest, WithoutASourceAHoleIsAnErrorThatNamesTheCommand) {
+  Install(SetupMode::kStream);
+  const auto engine = Open(/*with_source=*/false);
+  try {
+    Compute(*engine);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("deltafin setup --dir " + model), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(EngineStreamTest, ConvertNeverReadsHoles) {
+  InstallNothing();
+  ConvertOptions options;
+  options.model_dir = model;
+  options.threads = 1;
+  EXPECT_THROW(ConvertSpineToInt8(options), Error);
+}
+
+TEST_F(EngineStreamTest, TwoEnginesShareAFolder) {
+  Install(SetupMode::kStream);
+  const Logits full = FullLogits();
+  const auto one = Open();
+  const auto two = Open();  // finds the folder being filled: it fetches and does not keep
+  EXPECT_EQ(Compute(*one), full);
+  const int64_t requests = hub.num_link_requests();
+  EXPECT_EQ(Compute(*two), full);
+  // What the first has kept, the second reads.
+  EXPECT_LT(hub.num_link_requests() - requests, requests);
+}
+
+TEST_F(EngineStreamTest, AHubThatIsGoneEndsTheStepAndNotTheEngine) {
+  Install(SetupMode::kStream);
+  EngineOptions options;
+  options.model_dir = model;
+  options.threads = 2;
+  HubOptions quick = QuickHubOptions(hub.endpoint());
+  quick.patience_seconds = 0.2;
+  options.source = MakeHubSource(quick, model);
+  options.spine = SpineFormat::kBf16;
+  const auto engine = Engine::Open(options);
+  hub.SetFaults([](const HubRequest&) { return HubFault::kServerError; });
+  EXPECT_THROW(Compute(*engine), Error);
+  hub.SetFaults(nullptr);
+  EXPECT_EQ(Compute(*engine), FullLogits());
+}
+
+TEST_F(EngineStreamTest, RandomFaultsChangeNoBit) {
+  const Logits full = FullLogits();
+  for (int trial = 0; trial < NumTrials(); ++trial) {
+    std::mt19937 random(static_cast<unsigned>(trial));
+    fs::remove_all(model);
+    hub.SetFaults(nullptr);
+    if (trial % 4 == 3) {
+      InstallNothing();
+    } else {
+      Install(SetupMode::kStream);
+    }
+    hub.set_uses_per_link(trial % 3 == 0 ? 4 : 0);
+    auto faults = std::make_shared<std::mt19937>(random());
+    hub.SetFaults([faults](const HubRequest& request) {
+      if ((*faults)() % 6 != 0) return HubFault::kNone;
+      const HubFault kinds[] = {HubFault::kBusy,      HubFault::kServerError, HubFault::kTruncated,
+                                HubFault::kEarlyEnd,  HubFault::kSlow,        HubFault::kForbidden,
+                                HubFault::kWholeFile, HubFault::kOtherRange};
+      const HubFault fault = kinds[(*faults)() % std::size(kinds)];
+      const bool is_final = fault == HubFault::kForbidden;
+      return is_final && request.stage != HubRequest::Stage::kLink ? HubFault::kBadGateway : fault;
+    });
+    ASSERT_EQ(Compute(*Open(), trial % 2 == 0 ? 1 : 4), full) << trial;
+  }
+  hub.SetFaults(nullptr);
+}
+
+}  // namespace
+}  // namespace deltafin
