@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "deltafin/engine.h"
+
 namespace deltafin {
 
 // The computer, for people who compare reports.
@@ -72,5 +74,17 @@ struct DiskBenchOptions {
 // with the 16 spans of a layer at once. Throws Error when the model cannot be opened or nothing of
 // it is on the disk.
 BenchReport BenchDisk(const DiskBenchOptions& options);
+
+struct BatchBenchOptions {
+  EngineOptions engine;  // sessions and context are set as needed
+  int64_t tokens = 16;   // passes of each measurement
+  double seconds = 60;   // about; at least three rounds are measured
+  std::function<void(const BenchResult&)> on_result = nullptr;
+};
+
+// The time of a pass in which 1, 2, 4 and 8 independent sequences get a token each, in turns. What
+// they gain depends on what a pass reads once for all of them: the spine, where it is streamed.
+// Throws Error.
+BenchReport BenchBatch(const BatchBenchOptions& options);
 
 }  // namespace deltafin

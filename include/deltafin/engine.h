@@ -20,6 +20,9 @@ struct EngineOptions {
   int threads = 0;             // 0: every processor this process may use
   uint64_t ram_bytes = 0;      // 0: what the machine and its cgroups allow, less a reserve
   int64_t context_tokens = 0;  // a session may hold this many; 0: 8,192 or what the model allows
+  int parallel_sessions = 1;   // sessions that there is room for at a time; 1 to 64
+  // For copies of states: those that a scheduler keeps for later prompts, Session::Save.
+  uint64_t snapshot_bytes = 0;
   CacheFormat cache_format = CacheFormat::kF32;
   SpineFormat spine = SpineFormat::kAuto;
   // Room for drafts of this many tokens (at most 8; docs/decoding.md); 0: none. kAutoDraft: 8 if
@@ -53,9 +56,13 @@ struct ModelInfo {
   uint64_t bytes_per_token = 0;    // weights that one decoded token touches
   int num_shards = 0;
   int64_t max_draft_tokens = 0;  // that the plan has room for
+  int parallel_sessions = 1;
+  uint64_t snapshot_bytes = 0;
+  uint64_t empty_state_bytes = 0;  // of a session without tokens
 };
 
-// Immutable after Open. Thread-safe, but sessions of one engine run one at a time.
+// Immutable after Open. Thread-safe, but sessions of one engine run one at a time, or side by side
+// in one scheduler (scheduler.h).
 class Engine {
  public:
   // Throws Error: see error.h. Tells the heap of this process to give freed memory back (for good):

@@ -21,6 +21,10 @@ struct SchedulerOptions {
   int max_queued = 32;          // answers that wait for one of those to end
   uint64_t snapshot_bytes = 0;  // RAM for states that later prompts may begin with; 0: none
   std::string state_dir;        // such states are written here too, and found again; "": not
+  uint64_t state_dir_bytes = uint64_t{16} << 30;  // of all files there; the oldest go first
+  // While a prompt is read or an answer grows its state is kept every so many tokens, in place of
+  // the one before: what is cut off loses no more than these. 0: not.
+  int64_t snapshot_tokens = 512;
 };
 
 struct JobProgress {
@@ -52,11 +56,13 @@ struct JobResult {
 };
 
 // The callbacks run on the scheduler's thread, must not block or call the scheduler, and are never
-// called after on_end.
+// called after on_end. What one throws fails its job. The same prompt with the same sampling goes
+// on where an earlier job's kept state ends: its tokens come at once, then the others.
 struct Job {
   std::vector<TokenId> prompt;  // at least one
   // Lengths of beginnings of the prompt that other prompts are likely to share or to go on from
-  // (end of the system message, of each turn), ascending: states are kept there.
+  // (end of the system message, of each turn), ascending: states are kept at the first and at the
+  // last one. The end of every answer is kept anyway.
   std::vector<int64_t> shared_lengths;
   int64_t max_new_tokens = 0;  // 0: only computes the prompt
   bool stop_at_stop_tokens = true;
@@ -64,8 +70,9 @@ struct Job {
   int64_t top_logprobs = -1;     // -1: no log probabilities; 0: of the chosen token alone
   bool prompt_logprobs = false;  // on_prompt_token is called for every prompt token
   int64_t draft_tokens = 0;      // as GenerateOptions
-  // Whether a token may come next. Asked in the order in which the sampler prefers them, until one
-  // may: a token that may not is as if its logit were minus infinity. Null: every one may.
+  // Whether a token may come next. Asked about the token that the sampler chose; one that may not
+  // is as if its logit were minus infinity, and the sampler chooses again, until one may. Between
+  // two on_token calls the answer for a token must stay the same. Null: every one may.
   std::function<bool(TokenId)> allows;
   std::function<void(const JobToken&)> on_prompt_token;
   std::function<bool(const JobToken&)> on_token;        // false: enough (kCancelled)
@@ -83,7 +90,9 @@ struct SchedulerStats {
   uint64_t cached_tokens = 0;  // not computed because a state was there
   uint64_t new_tokens = 0;
   uint64_t passes = 0;
-  uint64_t snapshot_bytes = 0;  // in RAM now
+  uint64_t snapshot_bytes = 0;   // in RAM now
+  uint64_t state_dir_bytes = 0;  // in files now
+  uint64_t failed_states = 0;    // that could not be written or read: they are computed again
 };
 
 // What the routers of one layer picked in the last pass: for those who watch.

@@ -22,6 +22,27 @@ class Snapshot {
   virtual int64_t num_tokens() const = 0;
 };
 
+// How far a prompt is.
+struct PrefillProgress {
+  int64_t tokens = 0;       // that are to be computed
+  int64_t done_tokens = 0;  // of them, in whole passes
+  int64_t pass_tokens = 0;  // of them, in the pass that is going on
+  int64_t layer = 0;        // that this pass has reached
+  int64_t num_layers = 0;
+  double seconds_left = 0;  // estimated; 0: not known yet
+
+  // In [0, 1].
+  double done() const {
+    const double layers =
+        num_layers > 0 ? static_cast<double>(layer) / static_cast<double>(num_layers) : 0;
+    const double count =
+        static_cast<double>(done_tokens) + static_cast<double>(pass_tokens) * layers;
+    return tokens > 0 ? count / static_cast<double>(tokens) : 0;
+  }
+};
+// Called between layers, on the thread that runs the pass.
+using OnPrefillProgress = std::function<void(const PrefillProgress&)>;
+
 struct GenerateOptions {
   int64_t max_new_tokens = 0;
   bool stop_at_stop_tokens = true;
@@ -36,6 +57,10 @@ struct GenerateOptions {
   std::function<bool(TokenId)> on_token;
   // Asked between layers; return true to cancel.
   std::function<bool()> cancelled;
+  OnPrefillProgress on_progress;
+  // Called between two passes of a prompt that takes several: the session may be saved (SaveTo),
+  // with the part of the prompt that is not computed yet, and goes on there when it is restored.
+  std::function<void()> on_prefill_pass;
 };
 
 struct GenerateResult {
@@ -87,9 +112,20 @@ class Session {
   virtual GenerateResult Generate(std::span<const TokenId> prompt,
                                   const GenerateOptions& options) = 0;
 
+  // Makes `tokens` the session's text, however it differs from what is there: goes on from the
+  // state when they begin with its text, or from the longest state that was kept of a beginning of
+  // them (a recurrent state cannot be cut), and computes the rest. States are kept at the end of
+  // the text before and after, and now and then in between, as far as EngineOptions::snapshot_bytes
+  // goes. Returns how many tokens did not have to be computed. Errors as Append; after an
+  // interrupted pass, and after any other call that was interrupted, it may simply be called again.
+  virtual int64_t Sync(std::span<const TokenId> tokens, const std::function<bool()>& cancelled,
+                       const OnPrefillProgress& on_progress) = 0;
+
   // Reports the picks of all passes from now on; empty ends it.
   virtual void SetOnRouterPicks(const OnRouterPicks&) {}
 
+  // A copy in memory, of empty_state_bytes (ModelInfo) and more with every token: the plan has no
+  // room for it but EngineOptions::snapshot_bytes.
   virtual std::unique_ptr<Snapshot> Save() const = 0;
   virtual void Restore(const Snapshot& snapshot) = 0;
 
@@ -101,7 +137,8 @@ class Session {
   // Goes on where a file was saved, with the same bits as if it had never been. Returns its note.
   // Throws Error(kNotFound); Error(kCorrupt) when the file is damaged; Error(kInvalidArgument) when
   // it was computed with another model, latent cache or spine; Error(kOutOfMemory) when it is
-  // longer than the context that was planned for. The session is then as it was.
+  // longer than the context that was planned for. The session is then as it was. Throws Error(kIo)
+  // when the disk fails; the session must then be restored or dropped.
   virtual std::string RestoreFrom(const std::string& path) = 0;
 };
 

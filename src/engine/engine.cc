@@ -18,6 +18,7 @@ namespace deltafin {
 namespace {
 
 constexpr int64_t kDefaultContextTokens = 8192;
+constexpr int kMaxParallelSessions = 64;
 // Drafts that nobody asked for may take this part of the memory.
 constexpr uint64_t kDraftShare = 16;
 
@@ -62,6 +63,11 @@ EngineImpl::EngineImpl(const EngineOptions& options)
   if (threads < 1 || threads > 1024) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("threads: expected 1 to 1024, got {}", threads));
+  }
+  if (options_.parallel_sessions < 1 || options_.parallel_sessions > kMaxParallelSessions) {
+    throw Error(ErrorCode::kInvalidArgument,
+                format("parallel sessions: expected 1 to {}, got {}", kMaxParallelSessions,
+                       options_.parallel_sessions));
   }
   SpineSource spine = ChooseSpine(*checkpoint_, options_.spine, &spine_note_);
   spine_format_ = spine.format;
@@ -110,9 +116,15 @@ void EngineImpl::FillInfo() {
   info_.max_context_tokens = c.max_position_embeddings;
   info_.total_bytes = checkpoint_->total_bytes();
   info_.expert_bytes = checkpoint_->expert_bytes();
+  info_.parallel_sessions = options_.parallel_sessions;
+  info_.snapshot_bytes = options_.snapshot_bytes;
+  info_.empty_state_bytes = SequenceState::Bytes(c, options_.cache_format, 0);
   info_.num_shards = static_cast<int>(checkpoint_->num_shards());
   uint64_t moe_layers = 0;
   for (int64_t layer = 0; layer < c.num_layers; ++layer) moe_layers += c.IsMoe(layer);
+  weights_in_ram_ =
+      plan_.spine_is_resident && static_cast<uint64_t>(plan_.expert_slots) >=
+                                     moe_layers * static_cast<uint64_t>(c.num_experts);
   info_.bytes_per_token = info_.spine_bytes + moe_layers *
                                                   static_cast<uint64_t>(c.experts_per_token) *
                                                   checkpoint_->expert_bytes();
@@ -144,7 +156,7 @@ std::vector<std::string> EngineImpl::Describe() const {
 }
 
 std::vector<PlanLine> EngineImpl::plan() const {
-  return {
+  std::vector<PlanLine> lines = {
       {"limit", plan_.limit_bytes, plan_.limit_name},
       {"available now", plan_.available_bytes,
        plan_.budget_bytes > plan_.available_bytes ? "less than the budget" : ""},
@@ -152,8 +164,10 @@ std::vector<PlanLine> EngineImpl::plan() const {
       {"budget", plan_.budget_bytes, plan_.limited_by == plan_.limit_name ? "" : plan_.limited_by},
       {"program", plan_.program_bytes, "code, indexes, tokenizer, stacks, lists"},
       {"session state", plan_.state_bytes,
-       format("{} tokens of context, latent cache {}, drafts of {}", info_.context_tokens,
-              options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16", info_.max_draft_tokens)},
+       format("{}{} tokens of context, latent cache {}, drafts of {}",
+              info_.parallel_sessions > 1 ? format("{} times ", info_.parallel_sessions) : "",
+              info_.context_tokens, options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16",
+              info_.max_draft_tokens)},
       {"working memory", plan_.workspace_bytes, format("passes of {} positions", plan_.positions)},
       {"small tensors", plan_.tables_bytes, "norms, convolutions, gates, scales"},
       {"read ahead", plan_.buffer_bytes, "ring of the streamed spine"},
@@ -162,6 +176,10 @@ std::vector<PlanLine> EngineImpl::plan() const {
       {"expert slots", plan_.expert_bytes, format("{} experts", plan_.expert_slots)},
       {"unused", plan_.budget_bytes - plan_.used_bytes(), ""},
   };
+  if (plan_.snapshot_bytes > 0) {
+    lines.insert(lines.end() - 1, {"kept states", plan_.snapshot_bytes, "of beginnings of texts"});
+  }
+  return lines;
 }
 
 std::unique_ptr<Session> EngineImpl::NewSession() { return std::make_unique<SessionImpl>(*this); }

@@ -44,6 +44,8 @@ class EngineImpl : public Engine {
   // Positions of a pass that the plan has room for, and of those with logits.
   int64_t max_positions() const { return plan_.positions; }
   int64_t max_logits_positions() const { return max_logits_positions_; }
+  // All of them: no pass reads from the disk once they are there.
+  bool weights_in_ram() const { return weights_in_ram_; }
 
  private:
   void ChooseDraftSize();
@@ -60,6 +62,7 @@ class EngineImpl : public Engine {
   WeightFormat spine_format_ = WeightFormat::kBf16;
   std::string spine_note_;  // for people; mostly empty
   int64_t max_logits_positions_ = 1;
+  bool weights_in_ram_ = false;
   ModelInfo info_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Device> device_;

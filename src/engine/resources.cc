@@ -79,12 +79,17 @@ MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
   PlanRequest request;
   request.ram_bytes = options.ram_bytes;
   request.program_bytes = ProgramBytes(limits, threads);
+  const auto sessions = static_cast<uint64_t>(options.parallel_sessions);
   request.state_bytes =
-      SequenceState::Bytes(c, options.cache_format, options.context_tokens) + draft_bytes;
+      sessions * SequenceState::Bytes(c, options.cache_format, options.context_tokens) +
+      draft_bytes;
+  request.snapshot_bytes = options.snapshot_bytes;
+  request.min_positions = options.parallel_sessions;
   request.max_positions = kMaxPositions;
-  request.workspace_bytes = [&c, threads](int64_t positions) {
-    // The embedding and two rows of logits are on the host besides.
-    const int64_t host_floats = positions * c.hidden_size + 2 * c.vocab_size;
+  request.workspace_bytes = [&c, threads, sessions](int64_t positions) {
+    // The embedding, a row of logits and the last one of every session are on the host besides.
+    const int64_t host_floats =
+        positions * c.hidden_size + (1 + static_cast<int64_t>(sessions)) * c.vocab_size;
     return Model::WorkspaceBytes(c, positions, MaxLogitsPositions(c, positions)) +
            KernelScratchBytes(c, positions, threads) +
            static_cast<uint64_t>(host_floats) * sizeof(float);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/format.h"
@@ -50,6 +51,10 @@ void Check(const SamplingOptions& o, int64_t vocab_size) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("logit bias: expected each token id once, got {} again", *twice));
   }
+}
+
+Error NothingAllowed() {
+  return {ErrorCode::kInvalidArgument, "constraint: it allows no token to come next"};
 }
 
 }  // namespace
@@ -180,23 +185,65 @@ TokenId Sampler::Draw(size_t kept, double uniform) {
   return last;  // the least likely one where rounding left the sum short
 }
 
-TokenId Sampler::Choose(std::span<const float> logits, std::span<const TokenId> text,
-                        size_t first_generated) {
-  if (options_.temperature == 0 && !ChangesLogits()) {
-    return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  }
-  AdjustLogits(logits, text, first_generated);
-  const auto highest = std::max_element(logits_.begin(), logits_.end());  // lowest id on ties
-  if (options_.temperature == 0) return static_cast<TokenId>(highest - logits_.begin());
-
+void Sampler::ComputeWeights() {
+  const double highest = *std::max_element(logits_.begin(), logits_.end());
+  if (highest == -std::numeric_limits<double>::infinity()) throw NothingAllowed();
   weights_.resize(vocab_size_);
   for (size_t id = 0; id < vocab_size_; ++id) {
-    weights_[id] = ExpOfNegative((logits_[id] - *highest) / options_.temperature);
+    weights_[id] = ExpOfNegative((logits_[id] - highest) / options_.temperature);
   }
+  StartOrder();
+}
+
+void Sampler::StartOrder() {
   order_.resize(vocab_size_);
   std::iota(order_.begin(), order_.end(), 0);
   sorted_ = 0;
-  return Draw(NumKept(), PositionUniform(options_.seed, text.size()));
+}
+
+TokenId Sampler::HighestAllowed(const Allows& allows) {
+  const auto highest = std::max_element(logits_.begin(), logits_.end());  // lowest id on ties
+  const auto first = static_cast<TokenId>(highest - logits_.begin());
+  if (!allows || allows(first)) return first;
+  StartOrder();
+  for (size_t i = 1; i < vocab_size_; ++i) {
+    SortUpTo(i + 1);
+    if (allows(order_[i])) return order_[i];
+  }
+  throw NothingAllowed();
+}
+
+// A fresh random number for every choice that is refused: with the old one, what is left of it
+// after the refusal would favour the tokens at the front.
+TokenId Sampler::DrawAllowed(const Allows& allows, uint64_t position) {
+  constexpr uint64_t kChoices = 16;  // then every token is asked about, once
+  constexpr uint64_t kSeedStep = 0xd1342543de82ef95ull;
+  for (uint64_t choice = 0;; ++choice) {
+    ComputeWeights();
+    const TokenId token =
+        Draw(NumKept(), PositionUniform(options_.seed + choice * kSeedStep, position));
+    if (!allows || choice == kChoices || allows(token)) return token;
+    logits_[token] = -std::numeric_limits<double>::infinity();
+    if (choice + 1 == kChoices) RefuseAllBut(allows);
+  }
+}
+
+void Sampler::RefuseAllBut(const Allows& allows) {
+  StartOrder();
+  SortUpTo(vocab_size_);
+  for (TokenId id : order_) {
+    double& logit = logits_[id];
+    if (std::isfinite(logit) && !allows(id)) logit = -std::numeric_limits<double>::infinity();
+  }
+}
+
+TokenId Sampler::Choose(std::span<const float> logits, std::span<const TokenId> text,
+                        size_t first_generated, const Allows& allows) {
+  if (options_.temperature == 0 && !ChangesLogits() && !allows) {
+    return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  AdjustLogits(logits, text, first_generated);
+  return options_.temperature == 0 ? HighestAllowed(allows) : DrawAllowed(allows, text.size());
 }
 
 PositionLogprobs LogprobsOf(std::span<const float> logits, TokenId chosen, int64_t top) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -25,9 +26,22 @@ class Sampler {
   // The token that follows `text`, given its logits [vocab_size]. text[first_generated..] is what
   // presence and frequency penalties count.
   TokenId Choose(std::span<const float> logits, std::span<const TokenId> text,
-                 size_t first_generated);
+                 size_t first_generated) {
+    return Choose(logits, text, first_generated, nullptr);
+  }
+  // The same among the tokens that `allows` (unless null): a choice that it refuses is made again
+  // as if the refused tokens had logits of minus infinity. Throws Error(kInvalidArgument) when it
+  // refuses every token.
+  using Allows = std::function<bool(TokenId)>;
+  TokenId Choose(std::span<const float> logits, std::span<const TokenId> text,
+                 size_t first_generated, const Allows& allows);
 
  private:
+  TokenId HighestAllowed(const Allows& allows);
+  TokenId DrawAllowed(const Allows& allows, uint64_t position);
+  void RefuseAllBut(const Allows& allows);
+  void ComputeWeights();
+  void StartOrder();
   bool ChangesLogits() const;
   void AdjustLogits(std::span<const float> logits, std::span<const TokenId> text,
                     size_t first_generated);

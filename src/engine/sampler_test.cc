@@ -199,6 +199,67 @@ TEST(SamplerTest, EveryFilterAgreesWithTheNaiveOne) {
   }
 }
 
+// A few refusals, and so many that every token is asked about.
+TEST(SamplerTest, WhatIsAllowedKeepsItsProportions) {
+  constexpr int kDraws = 20'000;
+  const std::vector<float> logits = RandomLogits(200, 3, 8);
+  SamplingOptions options;
+  options.temperature = 1.1;
+  for (int modulus : {2, 40}) {
+    const auto allowed = [modulus](TokenId id) { return id % modulus == 1; };
+    options.seed = static_cast<uint64_t>(modulus);
+    Sampler sampler(options, std::ssize(logits));
+    std::vector<int> seen(logits.size());
+    std::vector<TokenId> text;
+    for (int i = 0; i < kDraws; ++i) {
+      ++seen[sampler.Choose(logits, text, 0, allowed)];
+      text.push_back(0);
+    }
+    std::vector<double> p = NaiveDistribution(logits, options, {}, 0);
+    for (size_t id = 0; id < p.size(); ++id) {
+      if (!allowed(static_cast<TokenId>(id))) p[id] = 0;
+    }
+    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+    for (size_t id = 0; id < p.size(); ++id) {
+      p[id] /= sum;
+      if (p[id] == 0) {
+        EXPECT_EQ(seen[id], 0);
+      }
+    }
+    const auto [statistic, freedom] = ChiSquare(seen, p, kDraws);
+    EXPECT_LT(statistic, freedom + 5 * std::sqrt(2.0 * freedom)) << modulus;
+  }
+}
+
+TEST(SamplerTest, AConstraintThatAllowsTheChoiceChangesNothing) {
+  const std::vector<float> logits = RandomLogits(100, 5, 4);
+  for (double temperature : {0.0, 1.0}) {
+    SamplingOptions options;
+    options.temperature = temperature;
+    Sampler sampler(options, 100);
+    for (int i = 0; i < 50; ++i) {
+      const std::vector<TokenId> text(static_cast<size_t>(i));
+      int asked = 0;
+      const TokenId free = sampler.Choose(logits, text, 0);
+      EXPECT_EQ(sampler.Choose(logits, text, 0, [&](TokenId) { return ++asked > 0; }), free);
+      EXPECT_EQ(asked, 1);
+    }
+    EXPECT_THROW(sampler.Choose(logits, {}, 0, [](TokenId) { return false; }), Error);
+  }
+}
+
+TEST(SamplerTest, GreedyTakesTheBestThatIsAllowed) {
+  const std::vector<float> logits = {1, 9, 8, 9, 3};
+  Sampler sampler({}, 5);
+  std::vector<TokenId> asked;
+  const auto allows = [&](TokenId id) {
+    asked.push_back(id);
+    return id == 4;
+  };
+  EXPECT_EQ(sampler.Choose(logits, {}, 0, allows), 4);
+  EXPECT_EQ(asked, (std::vector<TokenId>{1, 3, 2, 4}));
+}
+
 TEST(SamplerTest, GreedyTakesTheLowestIdOnTies) {
   const std::vector<float> logits = {1, 3, -2, 3, 3};
   EXPECT_EQ(Sampler({}, 5).Choose(logits, {}, 0), 1);

@@ -77,14 +77,15 @@ SavedSession InspectSession(const std::string& folder, const std::string& name,
                             std::vector<TokenId>* tokens) {
   const std::string path = SessionPath(folder, name);
   const SavedSession session = Describe(name, ReadSessionSummary(path));
-  SessionContent content = ReadSessionFile(path);
-  if (tokens != nullptr) *tokens = std::move(content.tokens);
+  const SessionReader reader(path);
+  if (tokens != nullptr) *tokens = reader.content().tokens;
   return session;
 }
 
 void RemoveSession(const std::string& folder, const std::string& name) {
   const std::string path = SessionPath(folder, name);
   std::error_code error;
+  fs::remove(path + ".tmp", error);  // of a save that was cut off
   if (fs::remove(path, error)) return;
   if (!error) throw Error(ErrorCode::kNotFound, path + ": there is no such session");
   throw Error(ErrorCode::kIo, path + ": cannot be removed: " + error.message());

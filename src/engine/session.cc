@@ -69,13 +69,13 @@ void SessionImpl::CheckUsable() const {
       "session: a pass was interrupted or failed; restore a snapshot or start a new session");
 }
 
-void SessionImpl::CheckTokens(std::span<const TokenId> tokens) const {
+void SessionImpl::CheckTokens(std::span<const TokenId> tokens, size_t before) const {
   for (TokenId token : tokens) {
     if (token >= 0 && token < engine_.config().vocab_size) continue;
     throw Error(ErrorCode::kInvalidArgument, format("token id: expected 0 to {}, got {}",
                                                     engine_.config().vocab_size - 1, token));
   }
-  const int64_t total = static_cast<int64_t>(tokens_.size() + tokens.size());
+  const int64_t total = static_cast<int64_t>(before + tokens.size());
   if (total > engine_.info().context_tokens) {
     throw Error(
         ErrorCode::kOutOfMemory,
@@ -93,34 +93,47 @@ void SessionImpl::Append(std::span<const TokenId> tokens, int64_t chunk,
                          const std::function<void(int64_t, std::span<const float>)>& logits,
                          const std::function<bool()>& cancelled) {
   CheckUsable();
-  CheckTokens(tokens);
+  CheckTokens(tokens, tokens_.size());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   first_generated_ = tokens_.size();
-  CatchUp(chunk, logits, cancelled);
+  CatchUp({chunk, logits, cancelled, nullptr, nullptr});
 }
 
-void SessionImpl::CatchUp(int64_t chunk,
-                          const std::function<void(int64_t, std::span<const float>)>& logits,
-                          const std::function<bool()>& cancelled) {
-  const int64_t planned = logits ? engine_.max_logits_positions() : engine_.max_positions();
-  const int64_t step = chunk > 0 ? std::min(chunk, planned) : planned;
-  const ForwardHooks hooks{cancelled, trace_};
-  usable_ = false;  // until every pass has ended well
+void SessionImpl::CatchUp(const CatchUpOptions& options) {
+  const int64_t planned = options.logits ? engine_.max_logits_positions() : engine_.max_positions();
+  const int64_t step = options.chunk > 0 ? std::min(options.chunk, planned) : planned;
+  const auto start = std::chrono::steady_clock::now();
+  PrefillProgress progress;
+  progress.tokens = pending();
+  progress.num_layers = engine_.info().num_layers;
+  ForwardHooks hooks{options.cancelled, trace_};
+  if (options.on_progress) {
+    hooks.on_layer = [&](int64_t layer) {
+      progress.layer = layer;
+      const double done = progress.done();
+      progress.seconds_left = done > 0 ? SecondsSince(start) * (1 - done) / done : 0;
+      options.on_progress(progress);
+    };
+  }
   while (pending() > 0) {
     const int64_t first = state_.num_tokens();
     const int64_t count = std::min(step, pending());
-    const bool last_pass = count == pending();
-    const LogitsWanted wanted = logits      ? LogitsWanted::kAll
-                                : last_pass ? LogitsWanted::kLast
-                                            : LogitsWanted::kNone;
+    const LogitsWanted wanted = options.logits       ? LogitsWanted::kAll
+                                : count == pending() ? LogitsWanted::kLast
+                                                     : LogitsWanted::kNone;
     const Run run{&state_, std::span(tokens_).subspan(first, count), wanted};
     const auto sink = [&](size_t, int64_t position, std::span<const float> row) {
-      if (logits) logits(first + position, row);
+      if (options.logits) options.logits(first + position, row);
       if (position == count - 1) last_logits_.assign(row.begin(), row.end());
     };
+    if (wanted == LogitsWanted::kNone) last_logits_.clear();
+    progress.pass_tokens = count;
+    usable_ = false;  // until the pass has ended well
     engine_.model().Forward({&run, 1}, sink, hooks);
+    usable_ = true;
+    progress.done_tokens += count;
+    if (options.after_pass) options.after_pass();
   }
-  usable_ = true;
 }
 
 std::span<const float> SessionImpl::last_logits() const {
@@ -150,7 +163,7 @@ void SessionImpl::set_draft_source(std::unique_ptr<DraftSource> source) {
 GenerateResult SessionImpl::Generate(std::span<const TokenId> prompt,
                                      const GenerateOptions& options) {
   CheckUsable();
-  CheckTokens(prompt);
+  CheckTokens(prompt, tokens_.size());
   CheckOptions(options);
   Sampler sampler(options.sampling, engine_.config().vocab_size);
   if (tokens_.empty() && prompt.empty()) {
@@ -181,7 +194,9 @@ GenerateResult SessionImpl::Generate(std::span<const TokenId> prompt,
     return true;
   };
   try {
-    CatchUp(0, nullptr, options.cancelled);
+    CatchUp({0, nullptr, options.cancelled, options.on_progress, [&] {
+               if (pending() > 0 && options.on_prefill_pass) options.on_prefill_pass();
+             }});
     result.prefill_seconds = SecondsSince(start);
     start = std::chrono::steady_clock::now();
     bool go_on = true;
@@ -221,7 +236,7 @@ std::vector<TokenId> SessionImpl::NextDraft(const GenerateOptions& options, int6
 bool SessionImpl::PlainStep(const GenerateOptions& options, const Accept& accept) {
   const bool one_pass = pending() == 1;  // the token chosen last
   const auto start = std::chrono::steady_clock::now();
-  CatchUp(0, nullptr, options.cancelled);
+  CatchUp({0, nullptr, options.cancelled, nullptr, nullptr});
   if (one_pass && speculation_ != nullptr) speculation_->RecordPlain(SecondsSince(start));
   return accept(last_logits_);
 }

@@ -21,12 +21,15 @@ void SessionImpl::SaveTo(const std::string& path, const std::string& note) const
   CheckUsable();
   const std::string folder = std::filesystem::path(path).parent_path().string();
   if (!folder.empty()) MakeFolder(folder);
-  WriteSessionFile(path, {engine_.session_origin(), static_cast<int64_t>(first_generated_), tokens_,
-                          last_logits_, note, state_.Save()});
+  WriteSessionFile(path,
+                   {engine_.session_origin(), static_cast<int64_t>(first_generated_), tokens_,
+                    last_logits_, note},
+                   state_, Durability::kSynced);
 }
 
 std::string SessionImpl::RestoreFrom(const std::string& path) {
-  SessionContent content = ReadSessionFile(path);
+  const SessionReader reader(path);
+  const SessionContent& content = reader.content();
   CheckSameOrigin(path, content.origin, engine_.session_origin());
   const int64_t total = std::ssize(content.tokens);
   if (total > engine_.info().context_tokens) {
@@ -35,10 +38,15 @@ std::string SessionImpl::RestoreFrom(const std::string& path) {
                        "room for; pass a larger --context",
                        path, total, engine_.info().context_tokens));
   }
-  state_.Restore(content.state);
-  tokens_ = std::move(content.tokens);
+  try {
+    reader.ReadState(state_);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kIo) usable_ = false;  // half of it is there
+    throw;
+  }
+  tokens_ = content.tokens;
   first_generated_ = static_cast<size_t>(content.first_generated);
-  last_logits_ = std::move(content.last_logits);
+  last_logits_ = content.last_logits;
   usable_ = true;
   if (speculation_ != nullptr) speculation_->Reset();
   return content.note;

@@ -6,8 +6,8 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "deltafin/error.h"
+#include "io/atomic_file.h"
 #include "io/file.h"
-#include "io/write_file.h"
 
 namespace deltafin {
 namespace {
@@ -44,20 +44,26 @@ uint64_t HashOf(const Header& header) {
   return Xxh3(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, header_hash)));
 }
 
-// The parts in the order of the file.
+// The parts in the order of the file, but for the state, which is the last.
 template <class Content, class Visit>
 void VisitParts(Content& content, Visit&& visit) {
   visit(std::span(content.tokens));
   visit(std::span(content.last_logits));
   visit(std::span(content.note));
-  visit(std::span(content.state));
 }
 
 // The hash of the parts' hashes: they never lie in one piece.
-uint64_t PayloadHash(const SessionContent& content) {
+uint64_t PayloadHash(const SessionContent& content, uint64_t state_hash) {
   std::vector<uint64_t> hashes;
   VisitParts(content, [&](auto part) { hashes.push_back(Xxh3(std::as_bytes(part))); });
+  hashes.push_back(state_hash);
   return Xxh3(std::as_bytes(std::span(hashes)));
+}
+
+uint64_t HashOf(const SequenceState& state, const StateCapture* capture) {
+  Xxh3Stream hash;
+  state.SaveTo([&](std::span<const std::byte> piece) { hash.Update(piece); }, capture);
+  return hash.Digest();
 }
 
 Header ReadHeader(const ReadableFile& file) {
@@ -88,11 +94,30 @@ SessionOrigin OriginOf(const Header& header) {
           std::string(header.spine, strnlen(header.spine, sizeof(header.spine)))};
 }
 
+// `end` is where the state begins.
+SessionContent ReadContent(const ReadableFile& file, const Header& header, uint64_t* end) {
+  SessionContent content;
+  content.origin = OriginOf(header);
+  content.first_generated = header.first_generated;
+  content.tokens.resize(header.num_tokens);
+  content.last_logits.resize(header.num_logits);
+  content.note.resize(header.note_bytes);
+  *end = sizeof(header);
+  VisitParts(content, [&](auto part) {
+    const auto bytes = std::as_writable_bytes(part);
+    file.ReadAt(*end, bytes);
+    *end += bytes.size();
+  });
+  return content;
+}
+
 const char* CacheName(CacheFormat format) { return format == CacheFormat::kF32 ? "f32" : "bf16"; }
 
 }  // namespace
 
-void WriteSessionFile(const std::string& path, const SessionContent& content) {
+void WriteSessionFile(const std::string& path, const SessionContent& content,
+                      const SequenceState& state, Durability durability,
+                      const StateCapture* capture) {
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kVersion;
@@ -105,38 +130,60 @@ void WriteSessionFile(const std::string& path, const SessionContent& content) {
   header.num_tokens = content.tokens.size();
   header.num_logits = content.last_logits.size();
   header.note_bytes = content.note.size();
-  header.state_bytes = content.state.size();
-  header.payload_hash = PayloadHash(content);
+  header.state_bytes = state.SavedBytes(capture);
+  header.payload_hash = PayloadHash(content, HashOf(state, capture));
   header.header_hash = HashOf(header);
-  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(&header, 1))};
-  VisitParts(content, [&](auto part) { parts.push_back(std::as_bytes(part)); });
-  WriteFileAtomically(path, parts);
+
+  AtomicFile file(path);
+  uint64_t at = 0;
+  const auto write = [&](std::span<const std::byte> bytes) {
+    file.WriteAt(at, bytes);
+    at += bytes.size();
+  };
+  write(std::as_bytes(std::span(&header, 1)));
+  VisitParts(content, [&](auto part) { write(std::as_bytes(part)); });
+  state.SaveTo(write, capture);
+  if (durability == Durability::kSynced) {
+    file.Commit();
+  } else {
+    file.CommitUnsynced();
+  }
 }
 
-SessionContent ReadSessionFile(const std::string& path) {
-  const auto file = RealFileSystem().OpenForReading(path);
-  const Header header = ReadHeader(*file);
-  SessionContent content;
-  content.origin = OriginOf(header);
-  content.first_generated = header.first_generated;
-  content.tokens.resize(header.num_tokens);
-  content.last_logits.resize(header.num_logits);
-  content.note.resize(header.note_bytes);
-  content.state.resize(header.state_bytes);
-  uint64_t at = sizeof(header);
-  VisitParts(content, [&](auto part) {
-    const auto bytes = std::as_writable_bytes(part);
-    file->ReadAt(at, bytes);
-    at += bytes.size();
+SessionReader::SessionReader(const std::string& path)
+    : file_(RealFileSystem().OpenForReading(path)) {
+  const Header header = ReadHeader(*file_);
+  content_ = ReadContent(*file_, header, &state_at_);
+  state_bytes_ = header.state_bytes;
+  const uint64_t state_hash = Xxh3OfRange(*file_, state_at_, state_bytes_);
+  if (PayloadHash(content_, state_hash) != header.payload_hash) {
+    Corrupt(path, "the content is damaged");
+  }
+  if (header.first_generated < 0 ||
+      static_cast<uint64_t>(header.first_generated) > header.num_tokens) {
+    Corrupt(path, "the answer begins outside the text");
+  }
+}
+
+void SessionReader::ReadState(SequenceState& state) const {
+  uint64_t at = state_at_;
+  state.RestoreFrom(state_bytes_, [&](std::span<std::byte> to) {
+    file_->ReadAt(at, to);
+    at += to.size();
   });
-  if (PayloadHash(content) != header.payload_hash) Corrupt(path, "the content is damaged");
-  return content;
+}
+
+SessionContent PeekSession(const std::string& path) {
+  const auto file = RealFileSystem().OpenForReading(path);
+  uint64_t at = 0;
+  return ReadContent(*file, ReadHeader(*file), &at);
 }
 
 SessionFileSummary ReadSessionSummary(const std::string& path) {
   const auto file = RealFileSystem().OpenForReading(path);
   const Header header = ReadHeader(*file);
-  return {OriginOf(header), static_cast<int64_t>(header.num_tokens), file->size()};
+  return {OriginOf(header), static_cast<int64_t>(header.num_tokens), header.first_generated,
+          file->size()};
 }
 
 void CheckSameOrigin(const std::string& path, const SessionOrigin& saved,
@@ -146,8 +193,8 @@ void CheckSameOrigin(const std::string& path, const SessionOrigin& saved,
   };
   if (!(saved.model == wanted.model)) {
     refuse(
-        "the session was computed with another model (config.json, shard sizes or headers "
-        "differ)");
+        "the session was computed with another model (config.json, the tokenizer, shard sizes, "
+        "headers or weights differ)");
   }
   if (saved.cache_format != wanted.cache_format) {
     refuse(format("the session was computed with --cache {}, not {}", CacheName(saved.cache_format),

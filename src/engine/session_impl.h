@@ -8,6 +8,7 @@
 #include "engine/engine_impl.h"
 #include "engine/sampler.h"
 #include "engine/speculation.h"
+#include "engine/state_cache.h"
 #include "model/sequence_state.h"
 #include "model/trace.h"
 
@@ -30,6 +31,8 @@ class SessionImpl : public Session {
   void SaveTo(const std::string& path, const std::string& note) const override;
   std::string RestoreFrom(const std::string& path) override;
 
+  int64_t Sync(std::span<const TokenId> tokens, const std::function<bool()>& cancelled,
+               const OnPrefillProgress& on_progress) override;
   void SetOnRouterPicks(const OnRouterPicks& callback) override;
 
   // Observes the passes from now on; null ends it. For tests.
@@ -44,11 +47,17 @@ class SessionImpl : public Session {
   int64_t pending() const { return static_cast<int64_t>(tokens_.size()) - state_.num_tokens(); }
   bool ContextIsFull() const;
   void CheckUsable() const;
-  void CheckTokens(std::span<const TokenId> tokens) const;
+  void CheckTokens(std::span<const TokenId> tokens, size_t before) const;
+  struct CatchUpOptions {
+    int64_t chunk = 0;
+    std::function<void(int64_t position, std::span<const float>)> logits;
+    std::function<bool()> cancelled;
+    OnPrefillProgress on_progress;
+    std::function<void()> after_pass;
+  };
   // Runs the tokens of tokens_ that the state lacks.
-  void CatchUp(int64_t chunk,
-               const std::function<void(int64_t position, std::span<const float>)>& logits,
-               const std::function<bool()>& cancelled);
+  void CatchUp(const CatchUpOptions& options);
+  StateCache::Id KeepState();
 
   void CheckOptions(const GenerateOptions& options) const;
   // One pass or none, and the tokens that follow from it: accept(logits) chooses each, appends it
@@ -69,6 +78,7 @@ class SessionImpl : public Session {
   TraceSink* trace_ = nullptr;
   std::unique_ptr<Speculation> speculation_;  // from the first generation that wants drafts
   std::unique_ptr<TraceSink> picks_sink_;     // behind SetOnRouterPicks
+  std::unique_ptr<StateCache> kept_;          // for Sync
 };
 
 }  // namespace deltafin

@@ -63,6 +63,11 @@ void AtomicFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
 
 void AtomicFile::Commit() {
   if (::fsync(descriptor_) != 0) Fail(temporary_path_, "cannot bring it to the disk", errno);
+  CommitUnsynced();
+  SyncFolderOf(path_);
+}
+
+void AtomicFile::CommitUnsynced() {
   const int close_error = ::close(descriptor_) == 0 ? 0 : errno;
   descriptor_ = -1;
   const bool renamed = close_error == 0 && ::rename(temporary_path_.c_str(), path_.c_str()) == 0;
@@ -71,7 +76,6 @@ void AtomicFile::Commit() {
     ::unlink(temporary_path_.c_str());
     Fail(path_, "cannot write it", error);
   }
-  SyncFolderOf(path_);
 }
 
 void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes) {

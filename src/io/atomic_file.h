@@ -23,6 +23,9 @@ class AtomicFile {
   void WriteAt(uint64_t offset, std::span<const std::byte> bytes);
   // Waits until the bytes are on the disk, then renames. Nothing may be written afterwards.
   void Commit();
+  // Renames without waiting: survives the end of the process, but after a power failure the file
+  // may hold anything. For what is checked when it is read, and can be made again.
+  void CommitUnsynced();
 
  private:
   std::string path_;

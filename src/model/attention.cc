@@ -5,6 +5,22 @@
 #include "model/pass.h"
 
 namespace deltafin {
+namespace {
+
+// Calls part(first, count, capture) for the parts of a run between which its state is captured, the
+// last one with null.
+template <class Part>
+void ForEachPart(const Run& run, Part&& part) {
+  int64_t begin = 0;
+  for (StateCapture* capture : run.captures) {
+    const int64_t end = capture->num_tokens() - run.state->num_tokens();
+    part(begin, end - begin, capture);
+    begin = end;
+  }
+  part(begin, std::ssize(run.tokens) - begin, nullptr);
+}
+
+}  // namespace
 
 // x: [n, hidden], already normed; out: [n, hidden].
 void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out) {
@@ -29,9 +45,13 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
       const int64_t offset = pass.first_row[r] * width;
       Rollback* rollback = pass.runs[r].rollback;
       if (rollback) rollback->KeepProjection(layer, which, projected + offset);
-      device_.ShortConv(y + offset, projected + offset, spine.Vector(conv),
-                        pass.runs[r].state->conv_history(layer, which),
-                        static_cast<int64_t>(pass.runs[r].tokens.size()), width);
+      const SequenceState& state = *pass.runs[r].state;
+      ForEachPart(pass.runs[r], [&](int64_t begin, int64_t count, StateCapture* capture) {
+        const int64_t at = offset + begin * width;
+        device_.ShortConv(y + at, projected + at, spine.Vector(conv),
+                          state.conv_history(layer, which), count, width);
+        if (capture) capture->KeepHistory(state, layer, which);
+      });
     }
   };
   project(SpineMatrix::kQProj, SpineVector::kQConv, 0, q);
@@ -55,9 +75,13 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
     if (rollback) {
       rollback->KeepRecurrence(layer, k + offset, v + offset, alpha + offset, beta + row * heads);
     }
-    device_.KdaRecurrence(o + offset, pass.runs[r].state->kda_state(layer), q + offset, k + offset,
-                          v + offset, alpha + offset, beta + row * heads,
-                          static_cast<int64_t>(pass.runs[r].tokens.size()), heads, dim);
+    const SequenceState& state = *pass.runs[r].state;
+    ForEachPart(pass.runs[r], [&](int64_t begin, int64_t count, StateCapture* capture) {
+      const int64_t at = offset + begin * width;
+      device_.KdaRecurrence(o + at, state.kda_state(layer), q + at, k + at, v + at, alpha + at,
+                            beta + (row + begin) * heads, count, heads, dim);
+      if (capture) capture->KeepKda(state, layer);
+    });
   }
   Linear(spine, SpineMatrix::kGProj, x, gate, width, n);  // [n, heads * dim]
   device_.GatedRmsNorm(o, gate, spine.Vector(SpineVector::kONorm), n * heads, dim,

@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/format.h"
 #include "deltafin/error.h"
@@ -13,12 +14,18 @@ Model::Model(const ModelConfig& config, SpineStore& spine, ExpertStore& experts,
 
 void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const ForwardHooks& hooks) {
   Pass pass;
-  pass.runs = runs;
+  pass.runs.assign(runs.begin(), runs.end());
   pass.hooks = &hooks;
   int64_t logits_rows = 0;
   std::vector<TokenId> tokens;
   for (const Run& run : runs) {
     DF_CHECK(!run.tokens.empty());
+    for (int64_t last = run.state->num_tokens(); const StateCapture* capture : run.captures) {
+      DF_CHECK(capture->num_tokens() > last);
+      last = capture->num_tokens();
+      DF_CHECK(last < run.state->num_tokens() + std::ssize(run.tokens));
+    }
+    pass.index.push_back(pass.index.size());
     pass.first_row.push_back(pass.n);
     pass.n += static_cast<int64_t>(run.tokens.size());
     tokens.insert(tokens.end(), run.tokens.begin(), run.tokens.end());
@@ -42,10 +49,53 @@ void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const For
     if (hooks.cancelled && hooks.cancelled()) {
       throw Error(ErrorCode::kCancelled, "stopped on request");
     }
+    if (hooks.on_layer) hooks.on_layer(layer);
+    DropLeavingRuns(pass);
     DecoderLayer(pass, layer);
   }
   if (logits_rows > 0) Head(pass, sink);
-  for (const Run& run : runs) run.state->Advance(static_cast<int64_t>(run.tokens.size()));
+  for (const Run& run : pass.runs) run.state->Advance(static_cast<int64_t>(run.tokens.size()));
+}
+
+// The rows of those that stay close up, so that nothing is computed or read for the others any
+// more.
+void Model::DropLeavingRuns(Pass& pass) {
+  if (!pass.hooks->leaves) return;
+  std::vector<size_t> staying;
+  for (size_t r = 0; r < pass.runs.size(); ++r) {
+    if (!pass.hooks->leaves(pass.index[r])) staying.push_back(r);
+  }
+  if (staying.size() == pass.runs.size()) return;
+  if (staying.empty()) throw Error(ErrorCode::kCancelled, "stopped on request");
+
+  Pass rest;
+  std::vector<int64_t> rows;  // of the old pass, ascending
+  for (size_t r : staying) {
+    rest.runs.push_back(pass.runs[r]);
+    rest.index.push_back(pass.index[r]);
+    rest.first_row.push_back(static_cast<int64_t>(rows.size()));
+    for (int64_t i = 0; i < std::ssize(pass.runs[r].tokens); ++i) {
+      rows.push_back(pass.first_row[r] + i);
+    }
+  }
+  // Row by row from the front: each moves towards the front, over rows that have moved already.
+  const int64_t hidden = config_.hidden_size;
+  const int64_t n = std::ssize(rows);
+  const auto close_up = [&](float* to, const float* from) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (to + i * hidden == from + rows[i] * hidden) continue;
+      device_.Copy(to + i * hidden, from + rows[i] * hidden,
+                   static_cast<size_t>(hidden) * sizeof(float));
+    }
+  };
+  close_up(pass.prefix, pass.prefix);
+  for (int64_t i = 0; i < pass.num_snapshots; ++i) {
+    close_up(pass.snapshots + i * n * hidden, pass.snapshots + i * pass.n * hidden);
+  }
+  pass.runs = std::move(rest.runs);
+  pass.index = std::move(rest.index);
+  pass.first_row = std::move(rest.first_row);
+  pass.n = n;
 }
 
 void Model::DecoderLayer(Pass& pass, int64_t layer) {
@@ -125,6 +175,7 @@ void Model::Head(Pass& pass, const LogitsSink& sink) {
     for (int64_t p = first; p < count; ++p) wanted.push_back({r, p, pass.first_row[r] + p});
   }
   const int64_t rows = static_cast<int64_t>(wanted.size());
+  if (rows == 0) return;  // those that wanted any have left
 
   Workspace::Frame frame(workspace_);
   float* mixed = frame.Take(rows * hidden);
@@ -157,7 +208,7 @@ void Model::Head(Pass& pass, const LogitsSink& sink) {
                  "this is not a Kimi K3 checkpoint",
                  pass.runs[wanted[i].run].state->num_tokens() + wanted[i].position, logit));
     }
-    sink(wanted[i].run, wanted[i].position, host);
+    sink(pass.index[wanted[i].run], wanted[i].position, host);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "model/rollback.h"
 #include "model/sequence_state.h"
+#include "model/state_capture.h"
 #include "model/trace.h"
 #include "model/workspace.h"
 #include "store/expert_store.h"
@@ -27,6 +28,8 @@ struct Run {
   std::span<const TokenId> tokens;  // at least one, ids in the vocabulary
   LogitsWanted logits = LogitsWanted::kLast;
   Rollback* rollback = nullptr;  // keeps what taking tokens back needs; null: nothing can be
+  // Get the state between tokens of the run; ascending, before the last token.
+  std::span<StateCapture* const> captures = {};
 };
 
 // logits[vocab_size] of token `position` (from 0) of run `run`; valid during the call.
@@ -35,6 +38,11 @@ using LogitsSink = std::function<void(size_t run, int64_t position, std::span<co
 struct ForwardHooks {
   std::function<bool()> cancelled;  // asked before every layer; true throws Error(kCancelled)
   TraceSink* trace = nullptr;
+  std::function<void(int64_t layer)> on_layer = {};  // before every layer
+  // Asked before every layer for each run that is left, by its index: true takes it out of the
+  // pass. Its sequence is then in an undefined state, and no logits of it come; what the others
+  // compute stays the same. Throws Error(kCancelled) when none is left.
+  std::function<bool(size_t run)> leaves = {};
 };
 
 // One thread. The stores and the device must outlive it.
@@ -54,6 +62,7 @@ class Model {
  private:
   struct Pass;
 
+  void DropLeavingRuns(Pass& pass);
   void DecoderLayer(Pass& pass, int64_t layer);
   void KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out);
   void MlaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out);

@@ -9,7 +9,8 @@
 namespace deltafin {
 
 struct Model::Pass {
-  std::span<const Run> runs;
+  std::vector<Run> runs;           // those that have not left
+  std::vector<size_t> index;       // of each run: what the caller knows it by
   std::vector<int64_t> first_row;  // of each run, in the order of the pass
   int64_t n = 0;                   // positions
   const ForwardHooks* hooks = nullptr;

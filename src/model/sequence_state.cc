@@ -6,9 +6,12 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "deltafin/error.h"
+#include "model/state_capture.h"
 
 namespace deltafin {
 namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20;
 
 int64_t CacheValueBytes(CacheFormat format) { return format == CacheFormat::kBf16 ? 2 : 4; }
 
@@ -85,63 +88,98 @@ LatentCacheView SequenceState::cache(int64_t layer) const {
   return {layers_[layer].page_addresses.data(), kCachePageTokens, format_};
 }
 
-// Calls visit(address, bytes) for every part of the state of `num_tokens` tokens, in a fixed order.
+// Calls visit(layer, address, bytes) for every part of the state of `num_tokens` tokens, in a fixed
+// order.
 template <class Visit>
 void SequenceState::VisitParts(int64_t num_tokens, Visit&& visit) const {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const Layer& l = layers_[layer];
     if (!config_.is_mla[layer]) {
-      visit(l.kda.address(), kda_bytes());
-      visit(l.conv.address(), conv_bytes());
+      visit(layer, l.kda.address(), kda_bytes());
+      visit(layer, l.conv.address(), conv_bytes());
       continue;
     }
     for (int64_t first = 0; first < num_tokens; first += kCachePageTokens) {
       const int64_t tokens = std::min(kCachePageTokens, num_tokens - first);
-      visit(l.pages[first / kCachePageTokens].address(),
+      visit(layer, l.pages[first / kCachePageTokens].address(),
             static_cast<size_t>(tokens * token_bytes()));
     }
   }
 }
 
-std::vector<std::byte> SequenceState::Save() const {
-  size_t bytes = sizeof(SavedHeader);
-  VisitParts(num_tokens_, [&](void*, size_t part) { bytes += part; });
-  std::vector<std::byte> saved(bytes);
-  const SavedHeader header{num_tokens_, config_.num_layers, static_cast<int64_t>(kda_bytes()),
-                           static_cast<int64_t>(conv_bytes()), token_bytes()};
-  std::memcpy(saved.data(), &header, sizeof(header));
-  std::byte* out = saved.data() + sizeof(header);
-  VisitParts(num_tokens_, [&](void* address, size_t part) {
-    device_.ToHost(out, address, part);
-    out += part;
-  });
+std::vector<std::byte> SequenceState::Save(const StateCapture* capture) const {
+  std::vector<std::byte> saved;
+  saved.reserve(SavedBytes(capture));
+  const auto append = [&](std::span<const std::byte> piece) {
+    saved.insert(saved.end(), piece.begin(), piece.end());
+  };
+  SaveTo(append, capture);
   return saved;
 }
 
+uint64_t SequenceState::SavedBytes(const StateCapture* capture) const {
+  return SavedBytesOf(capture == nullptr ? num_tokens_ : capture->num_tokens());
+}
+
+uint64_t SequenceState::SavedBytesOf(int64_t num_tokens) const {
+  return sizeof(SavedHeader) + Bytes(config_, format_, 0) +
+         static_cast<uint64_t>(num_tokens * token_bytes() * config_.num_mla_layers());
+}
+
+void SequenceState::SaveTo(const std::function<void(std::span<const std::byte>)>& write,
+                           const StateCapture* capture) const {
+  const int64_t num_tokens = capture == nullptr ? num_tokens_ : capture->num_tokens();
+  DF_CHECK(num_tokens <= num_tokens_);
+  const SavedHeader header{num_tokens, config_.num_layers, static_cast<int64_t>(kda_bytes()),
+                           static_cast<int64_t>(conv_bytes()), token_bytes()};
+  write(std::as_bytes(std::span(&header, 1)));
+  std::vector<std::byte> host(kPieceBytes);
+  VisitParts(num_tokens, [&](int64_t layer, void* address, size_t bytes) {
+    if (capture != nullptr && address == layers_[layer].kda.address()) {
+      return write(capture->kda(layer));
+    }
+    if (capture != nullptr && address == layers_[layer].conv.address()) {
+      return write(capture->conv(layer));
+    }
+    for (size_t at = 0; at < bytes; at += kPieceBytes) {
+      const auto piece = std::span(host).first(std::min(kPieceBytes, bytes - at));
+      device_.ToHost(piece.data(), static_cast<const std::byte*>(address) + at, piece.size());
+      write(piece);
+    }
+  });
+}
+
 void SequenceState::Restore(std::span<const std::byte> saved) {
+  RestoreFrom(saved.size(), [&](std::span<std::byte> to) {
+    std::memcpy(to.data(), saved.data(), to.size());
+    saved = saved.subspan(to.size());
+  });
+}
+
+void SequenceState::RestoreFrom(uint64_t bytes,
+                                const std::function<void(std::span<std::byte>)>& read) {
   SavedHeader header;
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorCode::kInvalidArgument, "saved state: " + why);
   };
-  if (saved.size() < sizeof(header)) refuse("shorter than its header");
-  std::memcpy(&header, saved.data(), sizeof(header));
+  if (bytes < sizeof(header)) refuse("shorter than its header");
+  read(std::as_writable_bytes(std::span(&header, 1)));
   if (header.num_layers != config_.num_layers ||
       header.kda_bytes != static_cast<int64_t>(kda_bytes()) ||
       header.conv_bytes != static_cast<int64_t>(conv_bytes()) ||
       header.token_bytes != token_bytes() || header.num_tokens < 0) {
     refuse("made by another model or with another cache format");
   }
-  const uint64_t expected =
-      sizeof(header) + Bytes(config_, format_, 0) +
-      static_cast<uint64_t>(header.num_tokens * token_bytes() * config_.num_mla_layers());
-  if (saved.size() != expected) {
-    refuse(format("expected {} bytes, got {}", expected, saved.size()));
-  }
+  const uint64_t expected = SavedBytesOf(header.num_tokens);
+  if (bytes != expected) refuse(format("expected {} bytes, got {}", expected, bytes));
   Reserve(header.num_tokens);
-  const std::byte* in = saved.data() + sizeof(header);
-  VisitParts(header.num_tokens, [&](void* address, size_t part) {
-    device_.ToDevice(address, in, part);
-    in += part;
+  std::vector<std::byte> host(kPieceBytes);
+  VisitParts(header.num_tokens, [&](int64_t, void* address, size_t part) {
+    for (size_t at = 0; at < part; at += kPieceBytes) {
+      const auto piece = std::span(host).first(std::min(kPieceBytes, part - at));
+      read(piece);
+      device_.ToDevice(static_cast<std::byte*>(address) + at, piece.data(), piece.size());
+    }
   });
   num_tokens_ = header.num_tokens;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "store/model_config.h"
 
 namespace deltafin {
+
+class StateCapture;
 
 // Tokens of latent cache that are allocated at a time.
 inline constexpr int64_t kCachePageTokens = 256;
@@ -44,9 +47,17 @@ class SequenceState {
 
   // The whole state as host bytes, and back. A saved state fits any sequence of the same model and
   // cache format, on any device.
-  std::vector<std::byte> Save() const;
+  std::vector<std::byte> Save(const StateCapture* capture = nullptr) const;
   // Throws Error(kInvalidArgument) when `saved` is not such a state.
   void Restore(std::span<const std::byte> saved);
+  // The same bytes one after the other, in pieces: for states that must not be in
+  // memory twice. With `capture`, of a pass since which nothing was taken back, the state there.
+  uint64_t SavedBytes(const StateCapture* capture = nullptr) const;
+  void SaveTo(const std::function<void(std::span<const std::byte>)>& write,
+              const StateCapture* capture = nullptr) const;
+  // `read` fills a span with the next bytes of the `bytes` that were saved. A `read` that throws
+  // leaves the state undefined.
+  void RestoreFrom(uint64_t bytes, const std::function<void(std::span<std::byte>)>& read);
 
   // Bytes of device memory for `num_tokens` tokens of context.
   static uint64_t Bytes(const ModelConfig& config, CacheFormat format, int64_t num_tokens);
@@ -65,6 +76,7 @@ class SequenceState {
   template <class Visit>
   void VisitParts(int64_t num_tokens, Visit&& visit) const;
 
+  uint64_t SavedBytesOf(int64_t num_tokens) const;
   int64_t token_bytes() const;  // of one layer's latent cache
   size_t kda_bytes() const;
   size_t conv_bytes() const;

@@ -76,7 +76,7 @@ void ChooseResident(const SpinePieces& pieces, uint64_t share_bytes, MemoryPlan&
   plan.spine_is_resident = true;
 }
 
-// The least that works: one position at a time, a short ring, one layer's experts.
+// The least that works: the fewest positions at a time, a short ring, one position's experts.
 struct Floor {
   uint64_t workspace_bytes = 0;
   uint64_t ring_bytes = 0;
@@ -96,19 +96,19 @@ std::string RamFlag(uint64_t bytes) {
 }
 
 Error TooSmall(const MemoryPlan& plan, uint64_t least) {
+  const uint64_t states = plan.state_bytes + plan.snapshot_bytes;
   const char* advice = least <= plan.limit_bytes
                            ? "pass a larger --ram, a smaller --context or --cache bf16"
                            : "pass a smaller --context or --cache bf16, or use a larger machine";
-  return {
-      ErrorCode::kOutOfMemory,
-      format("the memory budget of {} ({}) is too small for this model: it needs at least "
-             "--ram {} (program {}, session state {}, the rest {}); {}",
-             Size(plan.budget_bytes), plan.limited_by, RamFlag(least), Size(plan.program_bytes),
-             Size(plan.state_bytes), Size(least - plan.program_bytes - plan.state_bytes), advice)};
+  return {ErrorCode::kOutOfMemory,
+          format("the memory budget of {} ({}) is too small for this model: it needs at least "
+                 "--ram {} (program {}, session state {}, the rest {}); {}",
+                 Size(plan.budget_bytes), plan.limited_by, RamFlag(least), Size(plan.program_bytes),
+                 Size(states), Size(least - plan.program_bytes - states), advice)};
 }
 
 int64_t MostPositions(const PlanRequest& request, uint64_t workspace_bytes) {
-  int64_t fits = 1;
+  int64_t fits = request.min_positions;
   int64_t too_many = request.max_positions + 1;
   while (too_many - fits > 1) {
     const int64_t middle = fits + (too_many - fits) / 2;
@@ -142,14 +142,15 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
   const SpinePieces pieces(spine, plan.spine.piece_bytes);
   plan.program_bytes = request.program_bytes;
   plan.state_bytes = request.state_bytes;
+  plan.snapshot_bytes = request.snapshot_bytes;
   plan.tables_bytes = TablesBytes(checkpoint, spine);
 
-  const Floor floor{request.workspace_bytes(1),
+  const Floor floor{request.workspace_bytes(request.min_positions),
                     std::min(pieces.TotalRingBytes(), kLeastRingPieces * pieces.LargestRingBytes()),
                     config.experts_per_token};
   const uint64_t expert_bytes = ReadBufferBytes(checkpoint.expert_bytes());
-  const uint64_t always =
-      plan.program_bytes + plan.state_bytes + plan.tables_bytes + pieces.WholeBytes();
+  const uint64_t always = plan.program_bytes + plan.state_bytes + plan.snapshot_bytes +
+                          plan.tables_bytes + pieces.WholeBytes();
   const uint64_t least = always + floor.workspace_bytes + floor.ring_bytes +
                          static_cast<uint64_t>(floor.slots) * expert_bytes;
   if (least > plan.budget_bytes) throw TooSmall(plan, least);

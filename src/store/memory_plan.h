@@ -14,10 +14,12 @@
 namespace deltafin {
 
 struct PlanRequest {
-  uint64_t ram_bytes = 0;      // --ram; 0: the limit of the machine less a reserve
-  uint64_t program_bytes = 0;  // code, indexes, tokenizer, stacks: whatever the plan cannot choose
-  uint64_t state_bytes = 0;    // of the sequences, for the context that is planned for
-  int64_t max_positions = 1;   // of a pass
+  uint64_t ram_bytes = 0;       // --ram; 0: the limit of the machine less a reserve
+  uint64_t program_bytes = 0;   // code, indexes, tokenizer, stacks: whatever the plan cannot choose
+  uint64_t state_bytes = 0;     // of the sequences, for the context that is planned for
+  uint64_t snapshot_bytes = 0;  // for copies of states
+  int64_t min_positions = 1;    // of a pass: what it must have room for
+  int64_t max_positions = 1;    // of a pass
   // Scratch of a pass of so many positions; never less for more positions.
   std::function<uint64_t(int64_t positions)> workspace_bytes;
 };
@@ -32,6 +34,7 @@ struct MemoryPlan {
 
   uint64_t program_bytes = 0;
   uint64_t state_bytes = 0;
+  uint64_t snapshot_bytes = 0;
   int64_t positions = 1;  // of a pass
   uint64_t workspace_bytes = 0;
   uint64_t tables_bytes = 0;       // norms and other small tensors, int8 scales
@@ -43,8 +46,8 @@ struct MemoryPlan {
   SpineStoreOptions spine;
 
   uint64_t used_bytes() const {
-    return program_bytes + state_bytes + workspace_bytes + tables_bytes + buffer_bytes +
-           spine_bytes + expert_bytes;
+    return program_bytes + state_bytes + snapshot_bytes + workspace_bytes + tables_bytes +
+           buffer_bytes + spine_bytes + expert_bytes;
   }
 };
 

@@ -144,6 +144,20 @@ TEST_F(MemoryPlanTest, TheLeastIsTheLeast) {
   EXPECT_THROW(PlanMemory(*checkpoint_, spine_, Machine(kGiB), request), Error);
 }
 
+TEST_F(MemoryPlanTest, SessionsSideBySideHaveTheirRoom) {
+  PlanRequest request = Request(0, 5 * kMiB, kMiB, 9000);
+  const uint64_t one = LeastBytes(*checkpoint_, spine_, request);
+  request.min_positions = 200;
+  request.snapshot_bytes = 7 * kMiB;
+  const uint64_t least = LeastBytes(*checkpoint_, spine_, request);
+  EXPECT_NEAR(static_cast<double>(least - one), 7.0 * kMiB + 199 * 9000, kMiB);
+  request.ram_bytes = least;
+  const MemoryPlan plan = PlanMemory(*checkpoint_, spine_, Machine(kGiB), request);
+  EXPECT_GE(plan.positions, 200);
+  EXPECT_EQ(plan.snapshot_bytes, 7 * kMiB);
+  CheckSums(plan, spine_, request);
+}
+
 TEST_F(MemoryPlanTest, LeavesTheSystemAReserve) {
   const PlanRequest request = Request(0, kMiB, kMiB, 9000);
   const auto plan = [&](const MemoryLimits& limits) {

@@ -1,0 +1,128 @@
+// deltafin bench batch: what sequences gain by sharing passes.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "base/check.h"
+#include "base/format.h"
+#include "deltafin/bench.h"
+#include "engine/bench_machine.h"
+#include "engine/engine_impl.h"
+
+namespace deltafin {
+namespace {
+
+constexpr int kCounts[] = {1, 2, 4, 8};
+constexpr int kMostSequences = 8;
+constexpr int64_t kPromptTokens = 16;
+constexpr int kMinRounds = 3;
+constexpr int kTargetSequences = 4;
+constexpr double kTarget = 2.5;
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
+class BatchBench {
+ public:
+  explicit BatchBench(const BatchBenchOptions& options) : options_(options) {
+    if (options.tokens < 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("tokens: expected at least 1, got {}", options.tokens));
+    }
+    EngineOptions engine = options.engine;
+    engine.parallel_sessions = kMostSequences;
+    engine.context_tokens = kPromptTokens + options.tokens;
+    engine.max_draft_tokens = 0;
+    engine_ = Engine::Open(engine);
+    impl_ = dynamic_cast<EngineImpl*>(engine_.get());
+    DF_CHECK(impl_ != nullptr);
+    for (int i = 0; i < kMostSequences; ++i) {
+      states_.push_back(
+          std::make_unique<SequenceState>(impl_->config(), impl_->device(), impl_->cache_format()));
+    }
+  }
+
+  BenchReport Run() {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto spent = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    Decode(kMostSequences);  // what is read at the first use only
+    double round_seconds = 0;
+    for (int round = 0; round < kMinRounds || spent() + round_seconds < options_.seconds; ++round) {
+      const double before = spent();
+      // In turns, so that what else the machine does hits all.
+      for (int count : kCounts) seconds_[count].push_back(Decode(count));
+      round_seconds = spent() - before;
+    }
+    return Report();
+  }
+
+ private:
+  // Seconds of a pass in which `count` sequences get a token each. The tokens are random, so that
+  // every sequence picks experts of its own.
+  double Decode(int count) {
+    std::uniform_int_distribution<TokenId> token(
+        0, static_cast<TokenId>(impl_->config().vocab_size - 1));
+    std::vector<std::vector<TokenId>> tokens(static_cast<size_t>(count));
+    const auto pass = [&](int64_t length) {
+      std::vector<deltafin::Run> runs;
+      for (int i = 0; i < count; ++i) {
+        tokens[i].resize(static_cast<size_t>(length));
+        for (TokenId& id : tokens[i]) id = token(random_);
+        runs.push_back({states_[i].get(), tokens[i], LogitsWanted::kLast});
+      }
+      impl_->model().Forward(runs, [](size_t, int64_t, std::span<const float>) {}, {});
+    };
+    for (auto& state : states_) state->Clear();
+    for (int64_t done = 0; done < kPromptTokens; ++done) pass(1);
+    const auto start = std::chrono::steady_clock::now();
+    for (int64_t done = 0; done < options_.tokens; ++done) pass(1);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+           static_cast<double>(options_.tokens);
+  }
+
+  BenchReport Report() const {
+    BenchReport report;
+    report.machine = DescribeMachine();
+    const std::vector<double>& alone = seconds_.at(1);
+    for (int count : kCounts) {
+      std::vector<double> gains;  // of tokens per second, round by round
+      for (size_t i = 0; i < alone.size(); ++i) {
+        gains.push_back(count * alone[i] / seconds_.at(count)[i]);
+      }
+      BenchResult result;
+      result.op = "batch";
+      result.shape = format("{} sequences, {} rounds", count, alone.size());
+      result.positions = count;
+      result.seconds = Median(seconds_.at(count));
+      result.bound = "tokens/s of one sequence";
+      result.limit = 1 / Median(alone);
+      result.ratio = Median(gains);
+      if (options_.on_result) options_.on_result(result);
+      report.results.push_back(result);
+      if (count != kTargetSequences) continue;
+      report.targets.push_back({format("tokens/s of {} sequences in a pass, of one", count),
+                                kTarget, *result.ratio, *result.ratio >= kTarget});
+    }
+    for (const std::string& line : engine_->Describe()) report.notes.push_back(line);
+    return report;
+  }
+
+  const BatchBenchOptions options_;
+  std::unique_ptr<Engine> engine_;
+  EngineImpl* impl_ = nullptr;
+  std::vector<std::unique_ptr<SequenceState>> states_;
+  std::map<int, std::vector<double>> seconds_;  // of a pass, by the number of sequences
+  std::mt19937 random_{1};
+};
+
+}  // namespace
+
+BenchReport BenchBatch(const BatchBenchOptions& options) { return BatchBench(options).Run(); }
+
+}  // namespace deltafin
