@@ -133,7 +133,9 @@ function answerView(message, index, actions) {
 
 function thinkingView() {
   const label = element("span", { class: "thinking-label" });
-  const preview = element("span", { class: "thinking-preview", "aria-hidden": "true" });
+  const words = element("bdi", { dir: "ltr" });
+  // What does not fit is cut off at its begin (chat.css).
+  const preview = element("span", { class: "thinking-preview", "aria-hidden": "true" }, words);
   const markdown = createMarkdownView();
   const root = element(
     "details",
@@ -157,7 +159,7 @@ function thinkingView() {
       const spent = message.stats?.thinkingSeconds;
       label.textContent = thinks ? "Thinking" : spent ? `Thought for ${seconds(spent)}` : "Thought";
       // The words that came last, as they come.
-      preview.textContent = thinks ? text.slice(-160).replace(/\s+/g, " ").trim() : "";
+      words.textContent = thinks ? text.slice(-160).replace(/\s+/g, " ").trim() : "";
       stale = text;
       fill();
     },
