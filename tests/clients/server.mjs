@@ -18,7 +18,7 @@ export async function startServer(flags = []) {
   let port = 0;
 
   async function start() {
-    child = spawn(kProgram, ["serve", "--model", kModel, "--port", String(port), "--state-dir", state, ...flags], {
+    child = spawn(kProgram, ["serve", "--model", kModel, "--port", String(port), "--keep-dir", state, ...flags], {
       stdio: ["ignore", "pipe", "pipe"],
     });
     let output = "";
