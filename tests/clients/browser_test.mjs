@@ -142,7 +142,7 @@ test("an edited message replaces what came after it", async () => {
   await page.getByText("What is the opposite of cold?").first().waitFor();
   await isDone();
   assert.equal(await answers().count(), 1);
-  assert.equal(await page.getByText(kJapan).count(), 0);
+  assert.equal(await page.locator(".message", { hasText: kJapan }).count(), 0);
   assert.ok((await answerText(0)).length > 0);
 });
 
@@ -166,7 +166,7 @@ test("an answer stops on request, and the page goes on", async () => {
   await shot("4-thinking");
   await page.getByRole("button", { name: "Stop", exact: true }).click();
   await isDone();
-  await page.getByText("Stopped here.").waitFor();
+  await page.locator(".message-note", { hasText: "Stopped here." }).waitFor();
   await page.getByRole("button", { name: "Settings" }).click();
   await page.getByLabel("Temperature").fill("");
   await page.getByRole("button", { name: "Done" }).click();
@@ -246,7 +246,7 @@ test("settings reach the server and stay", async () => {
   assert.equal(body.reasoning_effort, "none");
   assert.equal(body.temperature, undefined);
   await isDone();
-  await page.getByText("the limit of new tokens is reached").waitFor();
+  await page.locator(".message-note", { hasText: "the limit of new tokens is reached" }).waitFor();
   assert.equal(await page.locator(".thinking:visible").count(), 0);
   await page.reload();
   assert.equal(await page.getByLabel("Thinking").inputValue(), "none");
@@ -306,7 +306,7 @@ test("keys and names are enough to use it", async () => {
 test("a server that goes away is said, and comes back", async () => {
   await server.stop();
   await ask("Is anybody there?");
-  await page.getByText("The server cannot be reached").waitFor();
+  await page.locator(".message-note", { hasText: "The server cannot be reached" }).waitFor();
   await server.restart();
   await answers().last().getByRole("button", { name: "Try again" }).click();
   await isDone();
