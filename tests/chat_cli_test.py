@@ -139,6 +139,19 @@ class Pipe(unittest.TestCase):
         self.assertIn(b"plain text", done.stderr)
         self.assertIn(b"Rome", done.stdout)
 
+    def test_interrupt_ends_a_script(self):
+        process = subprocess.Popen(PROGRAM + ["chat", *endless()], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=clean_environment())
+        process.stdin.write(f"{ITALY}\n{JAPAN}\n".encode())
+        process.stdin.flush()
+        read = b""
+        while b"thinking: " not in read:
+            read += process.stderr.read(1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 130)
+
     def test_a_full_context_is_said(self):
         done = chat(f"{ITALY}\n" * 9, "--context", "300", check=False)
         self.assertIn(b"fill the context of 300", done.stderr)

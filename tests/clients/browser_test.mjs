@@ -26,6 +26,7 @@ let server;
 let profile;
 let context;
 let page;
+const allowed = []; // addresses of our servers
 const strangers = []; // requests to anywhere but the server
 const complaints = []; // of the browser: errors, violations of the policy
 
@@ -41,7 +42,7 @@ async function openContext(options = {}) {
   context.setDefaultTimeout(kWait);
   await context.route("**/*", (route) => {
     const url = route.request().url();
-    if (url.startsWith(server.url) || url.startsWith("blob:") || url.startsWith("data:")) return route.continue();
+    if (allowed.some((address) => url.startsWith(address)) || url.startsWith("blob:") || url.startsWith("data:")) return route.continue();
     strangers.push(url);
     return route.abort();
   });
@@ -70,6 +71,7 @@ before(async () => {
   mkdirSync(kShots, { recursive: true });
   profile = mkdtempSync(join(tmpdir(), "deltafin-browser-"));
   server = await startServer();
+  allowed.push(server.url);
   await openContext();
 });
 
@@ -311,6 +313,24 @@ test("a server that goes away is said, and comes back", async () => {
   await answers().last().getByRole("button", { name: "Try again" }).click();
   await isDone();
   assert.ok((await answerText((await answers().count()) - 1)).length > 0);
+});
+
+test("a server with a key is asked with it", async () => {
+  const guarded = await startServer(["--api-key", "open sesame"]);
+  try {
+    allowed.push(guarded.url);
+    await page.goto(guarded.url);
+    await page.locator("#notice", { hasText: "wants an API key" }).waitFor();
+    await page.getByRole("button", { name: "Settings" }).click();
+    await page.getByLabel("API key").fill("open sesame");
+    await page.getByRole("button", { name: "Done" }).click();
+    await page.getByText(/^Ask k3-nano$/).waitFor();
+    await ask(kItaly);
+    assert.match(await answerText(0), /Rome/);
+    assert.equal(await page.locator("#notice:visible").count(), 0);
+  } finally {
+    await guarded.stop();
+  }
 });
 
 test("nothing was asked of anybody else, and the browser did not complain", () => {

@@ -1,6 +1,7 @@
 #include "chat_loop.h"
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <string_view>
 
@@ -79,6 +80,8 @@ void ChatLoop::Complain(const std::string& text) {
 }
 
 int ChatLoop::Run() {
+  // One that comes just after an answer must not end the conversation.
+  if (options_.view.terminal) std::signal(SIGINT, SIG_IGN);
   while (const std::optional<std::string> message = lines_.Next()) {
     const std::string_view line = Trim(*message);
     if (line.empty()) continue;
@@ -91,6 +94,7 @@ int ChatLoop::Run() {
     } catch (const Error& error) {
       Complain(error.what());
     }
+    if (was_interrupted_ && !options_.view.terminal) return 128 + SIGINT;
   }
   // A person has seen what went wrong; a script has not.
   return failed_ && !options_.view.terminal ? 1 : 0;
@@ -111,6 +115,7 @@ void ChatLoop::Ask(const std::string& question) {
       };
     }
     TurnResult turn = conversation_.Ask(question, callbacks);
+    was_interrupted_ = turn.finish_reason == FinishReason::kCancelled;
     view.Finish();
     if (turn.withdrawn) {
       Note("stopped before the answer began; the question was taken back");

@@ -22,7 +22,7 @@ class ChatLoop {
            const ChatLoopOptions& options);
   // Goes on with the session of that name if there is one. Throws Error.
   void Resume();
-  // Returns the exit status: 1 when a pipe's command or question failed.
+  // Returns the exit status: for a pipe 1 when a command or question failed, and 130 after Ctrl-C.
   int Run();
 
   // What /help says.
@@ -47,6 +47,7 @@ class ChatLoop {
   ChatLoopOptions options_;
   TurnResult last_;
   bool failed_ = false;
+  bool was_interrupted_ = false;  // the last answer
 };
 
 }  // namespace deltafin

@@ -53,8 +53,7 @@ function showCurrent() {
 }
 
 function attachRunning() {
-  // The nodes were made anew: the answer goes on in them.
-  byId("messages").lastChild?.remove();
+  // The nodes are made anew, and the answer goes on in them.
   chat.show(current.messages.slice(0, -1));
   running.view = chat.append(running.message);
   running.view.setLive(true);
