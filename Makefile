@@ -75,7 +75,7 @@ aarch64: deps-check
 clients: deps-check build
 	cd tests/clients && { cmp -s package-lock.json node_modules/installed || \
 	  { npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/installed; }; }
-	node --test tests/page/
+	node --test $(wildcard tests/page/*.test.mjs)
 	cd tests/clients && node --test --test-concurrency=1 $(notdir $(wildcard tests/clients/*_test.mjs))
 
 fuzz: deps-test
