@@ -24,7 +24,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check lint format fuzz asan tsan aarch64 clean deps-run deps-test deps-check
+.PHONY: build run test check lint format fuzz asan tsan aarch64 clients clean deps-run deps-test deps-check
 
 deps-run deps-test deps-check: deps-%:
 	@scripts/install-deps $*
@@ -51,6 +51,7 @@ check: deps-check
 	@$(MAKE) --no-print-directory asan
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory aarch64
+	@$(MAKE) --no-print-directory clients
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=30
 
 asan: deps-test
@@ -68,6 +69,14 @@ aarch64: deps-check
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS)
 	cd build/$@ && $(ctest) $(engine_only)
+
+# The server with the programs that people use with it. npm fetches them once, as
+# package-lock.json pins them.
+clients: deps-check build
+	cd tests/clients && { cmp -s package-lock.json node_modules/installed || \
+	  { npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/installed; }; }
+	node --test $(wildcard tests/page/*.test.mjs)
+	cd tests/clients && node --test --test-concurrency=1 $(notdir $(wildcard tests/clients/*_test.mjs))
 
 fuzz: deps-test
 	cmake --preset fuzz

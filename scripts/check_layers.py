@@ -43,6 +43,7 @@ THIRD_PARTY = {
     "liburing.h": "src/io",
     "boost": "src/text",
     "CLI": "apps",
+    "histedit.h": "apps",
     # Kernels are compiled once per instruction set: an inline function that a C++ header brings
     # along would exist in several forms, of which the linker keeps any one.
     "stdint.h": "src/device/cpu",

@@ -24,6 +24,7 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   AddRunCommand(app, &status);
+  AddChatCommand(app, &status);
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
   AddSessionsCommand(app, &status);
@@ -32,6 +33,8 @@ int Main(int argc, char** argv) {
   AddBenchCommand(app, &status);
   AddTraceCommand(app, &status);
   AddSynthCommand(app, &status);
+  AddCompletionCommand(app, &status);
+  AddManCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

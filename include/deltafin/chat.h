@@ -73,6 +73,10 @@ class ChatParser {
   virtual ChatDelta Finish() = 0;
   // The model closed its message.
   virtual bool message_ended() const = 0;
+  // For a conversation that goes on after an answer was cut off: the ids that end the message as
+  // the model would have ended it (what is open is closed, an answer that never began is empty).
+  // Empty when it has ended. Closes the parser: what follows is ignored.
+  virtual std::vector<TokenId> CloseMessage() = 0;
 };
 
 }  // namespace deltafin

@@ -22,9 +22,11 @@ class Parser final : public ChatParser {
         close_(tokenizer.SpecialId(kCloseMark)),
         sep_(tokenizer.SpecialId(kSepMark)),
         end_of_message_(tokenizer.SpecialId(kEndOfMessage)),
-        place_(thinking ? Place::kThink : Place::kResponse) {}
+        place_(thinking ? Place::kThink : Place::kResponse),
+        has_response_(!thinking) {}
 
   ChatDelta Push(TokenId id) override {
+    has_end_ = has_end_ || id == end_of_message_;
     if (place_ == Place::kEnded || place_ == Place::kCut) return {};
     if (id == open_ || id == close_) {
       EndTag(false);
@@ -52,6 +54,30 @@ class Parser final : public ChatParser {
   }
 
   bool message_ended() const override { return place_ == Place::kEnded; }
+
+  std::vector<TokenId> CloseMessage() override {
+    std::vector<TokenId> ids;
+    const auto push = [&](TokenId id) {
+      ids.push_back(id);
+      (void)Push(id);
+    };
+    const auto tag = [&](TokenId mark, std::string_view name) {
+      push(mark);
+      for (TokenId id : tokenizer_.Encode(name, Specials::kPlain)) push(id);
+      push(sep_);
+    };
+    if (tag_) push(sep_);  // whatever it makes
+    if (place_ == Place::kThink) tag(close_, kThinkTag);
+    if (place_ == Place::kArgument) tag(close_, kArgumentTag);
+    if (place_ == Place::kJson) tag(close_, kJsonTag);
+    if (place_ == Place::kCall) tag(close_, kCallTag);
+    if (place_ == Place::kTools) tag(close_, kToolsTag);
+    if (place_ == Place::kMessage && !has_response_) tag(open_, kResponseTag);
+    if (place_ == Place::kResponse) tag(close_, kResponseTag);
+    if (place_ == Place::kMessage) tag(close_, kMessageTag);
+    if (!std::exchange(has_end_, true)) ids.push_back(end_of_message_);
+    return ids;
+  }
 
  private:
   // The innermost open element.
@@ -159,6 +185,7 @@ class Parser final : public ChatParser {
     EndCall();
     if (tag.name == kThinkTag) place_ = Place::kThink;
     if (tag.name == kResponseTag) place_ = Place::kResponse;
+    has_response_ = has_response_ || tag.name != kThinkTag;
     if (tag.name == kToolsTag) place_ = Place::kTools;
     if (tag.name == kCallTag) {
       call_.emplace(tag);
@@ -222,6 +249,8 @@ class Parser final : public ChatParser {
   const TokenId end_of_message_;
 
   Place place_;
+  bool has_response_;           // an answer or calls have begun
+  bool has_end_ = false;        // <|end_of_msg|> came
   bool in_stray_text_ = false;  // since the last tag
   std::optional<PendingTag> tag_;
   StreamDecoder decoder_;  // of text outside of tags

@@ -3,6 +3,7 @@
 
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -237,6 +238,37 @@ TEST(ChatParserTest, AnIncompleteCallIsDropped) {
     ASSERT_EQ(parsed.calls.size(), 1u);
     EXPECT_EQ(parsed.calls[0].first, "f");
     EXPECT_EQ(parsed.content, "");
+  }
+}
+
+TEST(ChatParserTest, ACutMessageIsClosedAsTheModelWouldHave) {
+  const ByteTokenizer tokenizer;
+  const std::string end = Close("message") + "<|end_of_msg|>";
+  const std::string call = Open("tools") + Open("call tool=\"f\" index=\"1\"");
+  const std::string value = Open("argument key=\"k\" type=\"string\"");
+  const std::tuple<std::string, bool, std::string> cases[] = {
+      {"", true, Close("think") + Element("response", "") + end},
+      {"abc", true, Close("think") + Element("response", "") + end},
+      {"abc" + Close("think"), true, Element("response", "") + end},
+      {Close("think") + Open("response") + "x", true, Close("response") + end},
+      {"x", false, Close("response") + end},
+      {"x" + Close("response"), false, end},
+      {"x" + Close("response") + "<|close|>message", false, "<|sep|><|end_of_msg|>"},
+      {"x" + Close("response") + Close("message"), false, "<|end_of_msg|>"},
+      {"x" + Close("response") + end, false, ""},
+      {"<|close|>respo", false, "<|sep|>" + Close("response") + end},
+      {Close("response") + call, false, Close("call") + Close("tools") + end},
+      {Close("response") + call + value + "v", false,
+       Close("argument") + Close("call") + Close("tools") + end},
+      {Close("response") + call + Open("json") + "{", false,
+       Close("json") + Close("call") + Close("tools") + end},
+  };
+  for (const auto& [text, thinking, expected] : cases) {
+    const auto parser = ChatParser::Create(tokenizer, thinking);
+    for (TokenId id : tokenizer.Encode(text, Specials::kAllowed)) (void)parser->Push(id);
+    EXPECT_EQ(tokenizer.Decode(parser->CloseMessage()), expected) << text;
+    EXPECT_TRUE(parser->message_ended()) << text;
+    EXPECT_TRUE(parser->CloseMessage().empty()) << text;
   }
 }
 
