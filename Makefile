@@ -8,6 +8,8 @@ QUESTION ?= What is the capital of Japan?
 MAX_NEW ?= 40
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 5
+# Seconds for the clients that come and go, in the sanitizer builds.
+SOAK_SECONDS ?= 60
 
 program := build/release/deltafin
 ctest := ctest --output-on-failure --no-tests=error -j $(JOBS)
@@ -15,7 +17,7 @@ ctest := ctest --output-on-failure --no-tests=error -j $(JOBS)
 # slow: once is enough.
 engine_only := -LE reference
 # Where threads meet; ThreadSanitizer has nothing to see elsewhere.
-threaded := base_test io_test device_test store_test engine_test engine_spine_test
+threaded := base_test io_test device_test store_test engine_test engine_spine_test server_test
 space := $(subst ,, )
 
 # ccache helps where it is installed; nothing needs it.
@@ -57,12 +59,12 @@ check: deps-check
 asan: deps-test
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS)
-	cd build/$@ && $(ctest) $(engine_only)
+	cd build/$@ && SOAK_SECONDS=$(SOAK_SECONDS) $(ctest) $(engine_only)
 
 tsan: deps-test
 	cmake --preset $@
-	cmake --build build/$@ -j $(JOBS) --target $(threaded)
-	cd build/$@ && $(ctest) -R '^($(subst $(space),|,$(threaded)))$$'
+	cmake --build build/$@ -j $(JOBS) --target deltafin $(threaded)
+	cd build/$@ && SOAK_SECONDS=$(SOAK_SECONDS) $(ctest) -R '^($(subst $(space),|,$(threaded) serve_soak_test))$$'
 
 aarch64: deps-check
 	scripts/aarch64-sysroot

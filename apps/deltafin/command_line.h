@@ -15,6 +15,7 @@ namespace deltafin {
 // Each adds one subcommand. A command's return value is the exit status; it may throw Error.
 void AddRunCommand(CLI::App& app, int* status);
 void AddChatCommand(CLI::App& app, int* status);
+void AddServeCommand(CLI::App& app, int* status);
 void AddTokenizeCommand(CLI::App& app, int* status);
 void AddRenderCommand(CLI::App& app, int* status);
 void AddSessionsCommand(CLI::App& app, int* status);

@@ -18,7 +18,6 @@ constexpr Unused kUnused[] = {
     {"K3_PROFILE", "has no effect: this version has no profile"},
     {"K3_HF_HOST", "has no effect: this version fetches nothing"},
     {"K3_HF_PATH", "has no effect: this version fetches nothing"},
-    {"K3_SERVER_MAX_TOKENS", "has no effect: this version serves nothing"},
 };
 
 }  // namespace

@@ -25,6 +25,7 @@ int Main(int argc, char** argv) {
   int status = 0;
   AddRunCommand(app, &status);
   AddChatCommand(app, &status);
+  AddServeCommand(app, &status);
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
   AddSessionsCommand(app, &status);

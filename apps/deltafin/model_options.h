@@ -28,6 +28,10 @@ void AddModelOptions(CLI::App& command, ModelOptions* options);
 // Throws Error(kInvalidArgument or kUnsupported) naming the flag.
 EngineOptions ToEngineOptions(const ModelOptions& options);
 
+// "8G", "512M", "1.5G", "2GiB", or plain bytes; G and GB count in 2^30 as RAM is sold. Throws
+// Error(kInvalidArgument) naming the flag.
+uint64_t ParseBytes(const std::string& flag, const std::string& text);
+
 // DELTAFIN_ROOT/Kimi-K3 if it is there, else the k3-nano that comes with the program. Throws
 // Error(kNotFound) when neither is.
 std::string DefaultModelDir();

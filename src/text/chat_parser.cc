@@ -41,6 +41,7 @@ class Parser final : public ChatParser {
     } else if (!tokenizer_.IsSpecial(id)) {
       Text(tokenizer_.Bytes(id));
     }
+    TakeCallPiece();
     return std::exchange(delta_, {});
   }
 
@@ -49,6 +50,7 @@ class Parser final : public ChatParser {
     if (ChatTag tag; tag_ && ReadChatTag(tag_->text, &tag) == TagText::kPrefix) tag_.reset();
     EndTag(false);
     FlushText();
+    TakeCallPiece();
     if (place_ != Place::kEnded) place_ = Place::kCut;
     return std::exchange(delta_, {});
   }
@@ -122,7 +124,7 @@ class Parser final : public ChatParser {
         return;
       case Place::kArgument:
       case Place::kJson:
-        value_ += text;
+        call_->AddValueText(text);
         return;
       case Place::kCall:
         call_->AddRaw(text);
@@ -190,6 +192,7 @@ class Parser final : public ChatParser {
     if (tag.name == kCallTag) {
       call_.emplace(tag);
       place_ = Place::kCall;
+      if (!call_->name().empty()) delta_.call_pieces.push_back({num_calls_, call_->name(), ""});
     }
     return true;
   }
@@ -216,23 +219,26 @@ class Parser final : public ChatParser {
   // ---- calls ----
 
   void BeginValue(const ChatTag& tag) {
-    value_tag_ = tag;
-    value_.clear();
+    call_->BeginValue(tag);
     place_ = tag.name == kJsonTag ? Place::kJson : Place::kArgument;
   }
 
   void EndValue() {
-    if (place_ == Place::kJson) {
-      call_->AddRaw(value_);
-    } else {
-      call_->AddArgument(value_tag_, value_);
-    }
+    call_->EndValue();
     place_ = Place::kCall;
+  }
+
+  void TakeCallPiece() {
+    if (!call_) return;
+    if (std::string piece = call_->TakePiece(); !piece.empty()) {
+      delta_.call_pieces.push_back({num_calls_, "", std::move(piece)});
+    }
   }
 
   void EndCall() {
     if (place_ != Place::kCall) return;
-    ToolCallBuilder::Result result = std::move(*call_).Finish(num_calls_);
+    ToolCallBuilder::Result result = call_->Finish(num_calls_);
+    TakeCallPiece();
     call_.reset();
     if (result.call) {
       ++num_calls_;
@@ -255,8 +261,6 @@ class Parser final : public ChatParser {
   std::optional<PendingTag> tag_;
   StreamDecoder decoder_;  // of text outside of tags
   std::optional<ToolCallBuilder> call_;
-  ChatTag value_tag_;
-  std::string value_;
   int num_calls_ = 0;
   ChatDelta delta_;
 };

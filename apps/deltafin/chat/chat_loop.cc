@@ -205,7 +205,10 @@ void ChatLoop::Load(const std::string& name) {
   Note(std::to_string(conversation_.num_turns()) + " turns, " +
        std::to_string(conversation_.num_tokens()) + " tokens. The last answer was:");
   AnswerView view(options_.view);
-  view.Push({last_.reasoning, last_.content, {}});
+  ChatDelta last;
+  last.reasoning = last_.reasoning;
+  last.content = last_.content;
+  view.Push(last);
   view.Finish();
 }
 
