@@ -35,6 +35,23 @@ std::string Attribute(std::string_view key, std::string_view value) {
   return text += '"';
 }
 
+std::string Unescaped(std::string_view value) {
+  std::string text;
+  while (!value.empty()) {
+    if (value.starts_with("&amp;")) {
+      text += '&';
+      value.remove_prefix(5);
+    } else if (value.starts_with("&quot;")) {
+      text += '"';
+      value.remove_prefix(6);
+    } else {
+      text += value.front();
+      value.remove_prefix(1);
+    }
+  }
+  return text;
+}
+
 struct TypeName {
   unsigned type;
   const char* name;
@@ -136,9 +153,7 @@ std::vector<AnswerShape::Tag> AnswerShape::Tags() const {
       break;
     case Place::kAfterKey:
       for (const TypeName& type : kTypeNames) {
-        const SchemaNode* node = ArgumentsNode();
-        const int value = node == nullptr ? SchemaNode::kAnyNode : node->additional;
-        if ((ArgumentTypes(value) & type.type) == 0) continue;
+        if ((ArgumentTypes(ValueNode(key_)) & type.type) == 0) continue;
         add(TagText('"', Attribute("type", type.name)), Place::kText);
         tags.back().key = key_;
         tags.back().type = type.name;
@@ -193,6 +208,15 @@ const SchemaNode* AnswerShape::ArgumentsNode() const {
     index = node.any_of.front();
   }
   return nullptr;
+}
+
+int AnswerShape::ValueNode(std::string_view key) const {
+  const SchemaNode* node = ArgumentsNode();
+  if (node == nullptr) return SchemaNode::kAnyNode;
+  for (const SchemaProperty& property : node->properties) {
+    if (property.name == key) return property.node;
+  }
+  return node->additional;
 }
 
 unsigned AnswerShape::ArgumentTypes(int index) const {
@@ -276,13 +300,8 @@ bool AnswerShape::PushText(int symbol) {
         key_ += c;
         return static_cast<unsigned char>(c) >= 0x20;
       }
+      key_ = Unescaped(key_);
       if (key_.empty() || keys_.count(key_) > 0) return false;
-      if (const SchemaNode* node = ArgumentsNode(); node != nullptr) {
-        // Listed names have tags of their own.
-        for (const SchemaProperty& property : node->properties) {
-          if (property.name == key_) return false;
-        }
-      }
       place_ = Place::kAfterKey;
       tag_ = u'"';
       return true;
@@ -332,13 +351,7 @@ void AnswerShape::Enter(const Tag& tag) {
 void AnswerShape::BeginValue(const std::string& type) {
   const std::shared_ptr<const JsonSchema>& schema =
       options_->tools[static_cast<size_t>(tool_)].arguments;
-  int value = SchemaNode::kAnyNode;
-  if (const SchemaNode* node = ArgumentsNode(); node != nullptr) {
-    value = node->additional;
-    for (const SchemaProperty& property : node->properties) {
-      if (property.name == key_) value = property.node;
-    }
-  }
+  const int value = ValueNode(key_);
   type_ = type;
   text_.clear();
   choices_.clear();

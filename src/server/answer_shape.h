@@ -82,6 +82,7 @@ class AnswerShape {
   bool MayCloseCall() const;
   bool JsonIsComplete() const;
   const SchemaNode* ArgumentsNode() const;
+  int ValueNode(std::string_view key) const;  // of an argument
   unsigned ArgumentTypes(int node) const;
   std::optional<std::vector<std::string>> TextChoices(int node) const;
 

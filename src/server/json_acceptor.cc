@@ -12,7 +12,7 @@ namespace {
 constexpr int kMaxSpaces = 100;
 constexpr int kMaxIntegerDigits = 20;
 constexpr int kMaxFractionDigits = 20;
-constexpr int kMaxExponentDigits = 3;
+constexpr int kMaxExponentDigits = 2;  // more does not fit a double
 // Of values that no schema describes. Readers of JSON have limits, ours among them.
 constexpr int kMaxFreeDepth = 48;
 // Alternatives that begin alike; the first ones are kept, each of which can be completed.
