@@ -202,6 +202,10 @@ class Terminal(unittest.TestCase):
                 except OSError:
                     self.fail(f"{pattern!r} did not come before the end: {self.seen!r}")
 
+    def wait_for_thinking(self):
+        # Before, Ctrl-C takes the question back. The line about the prompt is dim too.
+        self.wait(r"\x1b\[2m(?!reading)[^\x1b]{12}")
+
     def type(self, text):
         os.write(self.master, text.encode())
 
@@ -242,7 +246,7 @@ class Terminal(unittest.TestCase):
     def test_interrupt_stops_the_answer_and_not_the_program(self):
         self.start(*endless())
         self.type(f"{ITALY}\r")
-        time.sleep(1)
+        self.wait_for_thinking()
         self.type("\x03")
         self.wait(r"\(stopped\)")
         self.wait("context [0-9]+ of")
@@ -258,7 +262,7 @@ class Terminal(unittest.TestCase):
     def test_interrupt_by_signal(self):
         self.start(*endless())
         self.type(f"{ITALY}\r")
-        time.sleep(1)
+        self.wait_for_thinking()
         os.kill(self.process.pid, signal.SIGINT)
         self.wait(r"\(stopped\)")
         self.type("/quit\r")

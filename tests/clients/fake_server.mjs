@@ -1,6 +1,6 @@
 // A stand-in for `deltafin serve`, to work on the page without a model:
 //
-//   node tests/clients/fake_server.mjs [PORT] [LAYERS EXPERTS TOP_K]
+//   node tests/clients/fake_server.mjs [PORT] [LAYERS EXPERTS TOP_K MILLISECONDS_A_TOKEN]
 //
 // It answers like docs/server.md says, with made-up text and picks.
 import { createServer } from "node:http";
@@ -13,7 +13,7 @@ const kTypes = { ".html": "text/html", ".css": "text/css", ".js": "text/javascri
 const kPolicy =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; " +
   "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-const [port = 8123, layers = 93, experts = 896, topK = 16] = process.argv.slice(2).map(Number);
+const [port = 8123, layers = 93, experts = 896, topK = 16, pace = 25] = process.argv.slice(2).map(Number);
 
 const kAnswer = `Here is **what you asked** for, with \`code\`, a [link](https://example.org/a) and *stress*.
 
@@ -84,11 +84,14 @@ async function chat(request, response) {
   const question = body.messages.at(-1).content;
   const say = async (delta) => {
     job.new_tokens++;
-    job.layer = Math.floor(Math.random() * layers);
+    const began = Date.now();
+    while (Date.now() - began < pace && !gone) {
+      job.layer = Math.min(layers - 1, Math.floor(((Date.now() - began) / pace) * layers));
+      await sleep(Math.min(pace, 100));
+    }
     state.newTokens++;
     state.passes++;
     response.write(event({ id: job.id, object: "chat.completion.chunk", choices: [{ index: 0, delta, finish_reason: null }] }));
-    await sleep(25);
   };
   const answer = question.startsWith("echo ") ? question.slice(5) : kAnswer;
   if (body.reasoning_effort !== "none") {
@@ -114,10 +117,12 @@ async function live(response) {
   let requested = 0;
   let hits = 0;
   let before = { ...state };
+  let shown = -1;
   const began = Date.now();
   while (!gone) {
     const busy = state.jobs.size > 0;
-    const rate = (name) => (state[name] - before[name]) * 4;
+    const window = Math.max(0.25, pace / 1000);
+    const rate = (name) => (pace > 250 ? (busy ? 1 / window : 0) : (state[name] - before[name]) * 4);
     const passes = rate("passes");
     if (busy) {
       requested += 400;
@@ -130,7 +135,8 @@ async function live(response) {
       rates: { new_tokens: rate("newTokens"), prompt_tokens: rate("promptTokens"), passes, disk_bytes: busy ? 3e9 + 1e9 * Math.random() : 0,
         ram_bytes: busy ? 14e9 + 4e9 * Math.random() : 0, wait: busy ? 0.3 + 0.2 * Math.random() : 0, hit_rate: busy ? 0.87 + 0.08 * Math.random() : null },
       jobs: [...state.jobs.values()],
-      ...(busy ? { picks: Array.from({ length: layers - 1 }, (_, i) => ({ layer: i + 1, ids: draw(i + 1) })) } : {}) }));
+      ...(busy && shown !== state.passes ? { picks: Array.from({ length: layers - 1 }, (_, i) => ({ layer: i + 1, ids: draw(i + 1) })) } : {}) }));
+    shown = state.passes;
     before = { ...state };
     await sleep(busy ? 250 : 1000);
   }

@@ -11,6 +11,8 @@ const kMinColumn = 2; // device pixels
 const kFadePasses = 1.5; // until a pick has lost two thirds of its glow
 const kMinFade = 0.45; // seconds
 const kMaxFade = 8;
+const kScanFade = 0.75; // of models slower than this one sees the pass go through the layers
+const kScanCatchUp = 6; // per second: how fast the line follows the layer
 const kRampSteps = 256;
 
 export function createHeatmap() {
@@ -22,6 +24,7 @@ export function createHeatmap() {
   let perToken = 1;
   let sinceStart = false;
   let activeLayer = -1;
+  let scan = -1; // the layer where the line is, between two of them too
   let geometry = null;
   let colors = null;
   let isShown = true;
@@ -68,7 +71,29 @@ export function createHeatmap() {
         context.fillRect(kGutter + column * cell, y, cell - gapX, row - gapY);
       }
     }
+    paintScan(context);
     paintGutter(context);
+  }
+
+  function paintScan(context) {
+    if (scan < 0) return;
+    const { row, width } = geometry;
+    context.globalAlpha = 0.35;
+    context.fillStyle = colors.accent;
+    context.fillRect(kGutter, kTop + scan * row, width - kGutter, Math.max(2, row));
+    context.globalAlpha = 1;
+  }
+
+  // Returns whether the line is still on its way.
+  function moveScan(elapsed) {
+    if (activeLayer < 0 || fadeSeconds < kScanFade) {
+      scan = -1;
+    } else if (scan < 0 || activeLayer < scan) {
+      scan = activeLayer; // a new pass begins at the top
+    } else {
+      scan += (activeLayer - scan) * Math.min(1, kScanCatchUp * elapsed);
+    }
+    return scan >= 0 && activeLayer - scan > 0.05;
   }
 
   function paintGutter(context) {
@@ -95,8 +120,9 @@ export function createHeatmap() {
     const elapsed = drawnAt === 0 ? 0 : Math.min(1, (time - drawnAt) / 1000);
     drawnAt = time;
     const isWarm = fade(heat, elapsed, fadeSeconds);
+    const isMoving = moveScan(elapsed);
     paint();
-    if (isWarm && isShown && !document.hidden && !calm.matches) frame = requestAnimationFrame(step);
+    if ((isWarm || isMoving) && isShown && !document.hidden && !calm.matches) frame = requestAnimationFrame(step);
     else drawnAt = calm.matches ? time : 0;
   }
 

@@ -4,6 +4,7 @@ import { progressText } from "./chat_view.js";
 import { element, iconButton } from "./dom.js";
 import { bytes, count, percent, seconds, significant } from "./format.js";
 import { createHeatmap } from "./heatmap.js";
+import { createMean, createRate } from "./rates.js";
 
 const kQuickEvents = 0.25; // seconds between two events while something runs
 
@@ -25,6 +26,9 @@ export function createLivePanel(root, onClose) {
   const jobs = element("ul", { class: "jobs", hidden: true });
   let hello = null;
   let lastTime = 0;
+  let tokenRate = createRate();
+  let passRate = createRate();
+  let waitMean = createMean();
 
   const modes = ["Now", "Since opened"].map((name, index) =>
     element(
@@ -65,6 +69,9 @@ export function createLivePanel(root, onClose) {
   function greet(event) {
     hello = event;
     lastTime = 0;
+    tokenRate = createRate();
+    passRate = createRate();
+    waitMean = createMean();
     heatmap.reset(event.num_layers, event.num_experts, event.experts_per_token);
     const kColors = ["--plan-0", "--plan-1", "--plan-2", "--plan-3", "--plan-4", "--plan-5", "--plan-6"];
     const kNotParts = new Set(["limit", "available now", "left to the system", "budget"]);
@@ -85,10 +92,11 @@ export function createLivePanel(root, onClose) {
     const elapsed = lastTime > 0 ? state.time - lastTime : kQuickEvents;
     lastTime = state.time;
     const repeat = Math.round(elapsed / kQuickEvents);
-    const { rates, experts } = state;
+    const { experts } = state;
+    const rates = steady(state);
     const isBusy = state.running + state.queued > 0;
     root.classList.toggle("idle", !isBusy);
-    showSpeed(state, isBusy);
+    showSpeed(state, rates, isBusy);
     speedLine.push([rates.new_tokens], repeat);
     trafficLine.push([rates.disk_bytes + (rates.network_bytes ?? 0), rates.ram_bytes], repeat);
     const parts = [
@@ -109,8 +117,20 @@ export function createLivePanel(root, onClose) {
     heatmap.describe();
   }
 
-  function showSpeed(state, isBusy) {
-    const { rates } = state;
+  // The server's rates, made readable for models that need seconds for a token.
+  function steady({ time: now, rates, totals: sums, jobs: all }) {
+    if (!all.some((job) => job.phase === "decode")) tokenRate.rest(now, sums.new_tokens);
+    if (!all.some((job) => job.phase !== "queued")) passRate.rest(now, sums.passes);
+    const passes = passRate.update(now, sums.passes, rates.passes);
+    return {
+      ...rates,
+      passes,
+      new_tokens: tokenRate.update(now, sums.new_tokens, rates.new_tokens),
+      wait: waitMean.update(now, rates.wait, passes > 0 ? Math.max(1, 1 / passes) : 1),
+    };
+  }
+
+  function showSpeed(state, rates, isBusy) {
     const reads = rates.prompt_tokens > rates.new_tokens;
     setText(speed, isBusy ? significant(reads ? rates.prompt_tokens : rates.new_tokens) : "Idle");
     setText(speedUnit, !isBusy ? "" : reads ? "prompt tokens per second" : "tokens per second");
