@@ -8,6 +8,8 @@ QUESTION ?= What is the capital of Japan?
 MAX_NEW ?= 40
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 5
+# Seconds for the clients that come and go, in the sanitizer builds.
+SOAK_SECONDS ?= 60
 
 program := build/release/deltafin
 ctest := ctest --output-on-failure --no-tests=error -j $(JOBS)
@@ -15,7 +17,7 @@ ctest := ctest --output-on-failure --no-tests=error -j $(JOBS)
 # slow: once is enough.
 engine_only := -LE reference
 # Where threads meet; ThreadSanitizer has nothing to see elsewhere.
-threaded := base_test io_test device_test store_test engine_test engine_spine_test
+threaded := base_test io_test device_test store_test engine_test engine_spine_test server_test
 space := $(subst ,, )
 
 # ccache helps where it is installed; nothing needs it.
@@ -24,7 +26,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check prove nightly lint format fuzz asan tsan aarch64 clean deps-run deps-test deps-check
+.PHONY: build run test check prove nightly lint format fuzz asan tsan aarch64 clients clean deps-run deps-test deps-check
 
 deps-run deps-test deps-check: deps-%:
 	@scripts/install-deps $*
@@ -51,6 +53,7 @@ check: deps-check
 	@$(MAKE) --no-print-directory asan
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory aarch64
+	@$(MAKE) --no-print-directory clients
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=30
 	@$(MAKE) --no-print-directory prove
 
@@ -67,18 +70,26 @@ nightly: deps-test
 asan: deps-test
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS)
-	cd build/$@ && $(ctest) $(engine_only)
+	cd build/$@ && SOAK_SECONDS=$(SOAK_SECONDS) $(ctest) $(engine_only)
 
 tsan: deps-test
 	cmake --preset $@
-	cmake --build build/$@ -j $(JOBS) --target $(threaded)
-	cd build/$@ && $(ctest) -R '^($(subst $(space),|,$(threaded)))$$'
+	cmake --build build/$@ -j $(JOBS) --target deltafin $(threaded)
+	cd build/$@ && SOAK_SECONDS=$(SOAK_SECONDS) $(ctest) -R '^($(subst $(space),|,$(threaded) serve_soak_test))$$'
 
 aarch64: deps-check
 	scripts/aarch64-sysroot
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS)
 	cd build/$@ && $(ctest) $(engine_only)
+
+# The server with the programs that people use with it. npm fetches them once, as
+# package-lock.json pins them.
+clients: deps-check build
+	cd tests/clients && { cmp -s package-lock.json node_modules/installed || \
+	  { npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/installed; }; }
+	node --test $(wildcard tests/page/*.test.mjs)
+	cd tests/clients && node --test --test-concurrency=1 $(notdir $(wildcard tests/clients/*_test.mjs))
 
 fuzz: deps-test
 	cmake --preset fuzz

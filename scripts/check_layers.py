@@ -34,7 +34,8 @@ CROSSING = ["tests", "fuzz", "bench"]
 # Tests beside the code may also include the backend that they run on, and tests' own headers.
 TEST_EXTRA = ["src/device/cpu", "tests"]
 
-# Third-party header (a name or a folder) -> the only folder that includes it.
+# Third-party header (a name, or a folder and what lies in it) -> the only folder that includes it.
+# The longest entry counts.
 THIRD_PARTY = {
     "fmt": "src/base",
     "nlohmann": "include/deltafin",
@@ -42,8 +43,11 @@ THIRD_PARTY = {
     "xxhash.h": "src/io",
     "liburing.h": "src/io",
     "boost": "src/text",
+    "boost/asio": "src/server",
+    "boost/beast": "src/server",
     "CLI": "apps",
     "curl": "src/hub",
+    "histedit.h": "apps",
     # Kernels are compiled once per instruction set: an inline function that a C++ header brings
     # along would exist in several forms, of which the linker keeps any one.
     "stdint.h": "src/device/cpu",
@@ -60,7 +64,7 @@ INTRINSICS_FOLDERS = ["src/device/cpu"]
 REFERENCE_THIRD_PARTY = ["nlohmann"]
 
 # The operating system's headers -> the folders that may talk to it.
-SYSTEM = re.compile(r"^(sys|linux)/|^(unistd|fcntl|sched|pthread|poll|dirent|termios|signal|stdlib|malloc)\.h$")
+SYSTEM = re.compile(r"^(sys|linux|netinet|arpa)/|^(unistd|fcntl|sched|pthread|poll|dirent|termios|signal|stdlib|malloc)\.h$")
 SYSTEM_FOLDERS = ["src/base", "src/io", "src/server", "src/hub", "apps"]
 
 # Only for tests and benchmarks, wherever they lie.
@@ -127,7 +131,9 @@ def check_angled(path, header):
         return None
     if path in PEAK_LOOPS and header in ("immintrin.h", "arm_neon.h"):
         return None
-    owner = THIRD_PARTY.get(header) or THIRD_PARTY.get(header.split("/")[0])
+    parts = header.split("/")
+    beginnings = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    owner = next((THIRD_PARTY[name] for name in beginnings if name in THIRD_PARTY), None)
     if owner is None:
         return f"<{header}> is not in the table of scripts/check_layers.py"
     if owner != source:

@@ -14,6 +14,8 @@ namespace deltafin {
 
 // Each adds one subcommand. A command's return value is the exit status; it may throw Error.
 void AddRunCommand(CLI::App& app, int* status);
+void AddChatCommand(CLI::App& app, int* status);
+void AddServeCommand(CLI::App& app, int* status);
 void AddTokenizeCommand(CLI::App& app, int* status);
 void AddRenderCommand(CLI::App& app, int* status);
 void AddSessionsCommand(CLI::App& app, int* status);
@@ -26,6 +28,8 @@ void AddSetupCommand(CLI::App& app, int* status);
 void AddVerifyCommand(CLI::App& app, int* status);
 void AddWarmCommand(CLI::App& app, int* status);
 void AddCleanCommand(CLI::App& app, int* status);
+void AddCompletionCommand(CLI::App& app, int* status);
+void AddManCommand(CLI::App& app, int* status);
 
 // The text of an argument, a file or, for "-", standard input. Throws Error.
 std::string ReadTextFile(const std::string& path_or_dash);

@@ -13,7 +13,6 @@ struct Unused {
 // Read by other engines of this model; nothing here depends on them.
 constexpr Unused kUnused[] = {
     {"K3_TEMPLATES", "means nothing any more: the chat format is built in"},
-    {"K3_SERVER_MAX_TOKENS", "has no effect: this version serves nothing"},
 };
 
 }  // namespace

@@ -24,6 +24,8 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   AddRunCommand(app, &status);
+  AddChatCommand(app, &status);
+  AddServeCommand(app, &status);
   AddTokenizeCommand(app, &status);
   AddRenderCommand(app, &status);
   AddSessionsCommand(app, &status);
@@ -36,6 +38,8 @@ int Main(int argc, char** argv) {
   AddVerifyCommand(app, &status);
   AddWarmCommand(app, &status);
   AddCleanCommand(app, &status);
+  AddCompletionCommand(app, &status);
+  AddManCommand(app, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -44,6 +44,9 @@ EngineOptions ToEngineOptions(const ModelOptions& options);
 
 // Opens the model, says on stderr what was chosen, and reads what --preload asks for.
 std::unique_ptr<Engine> OpenEngine(const ModelOptions& options, const EngineOptions& engine);
+// "8G", "512M", "1.5G", "2GiB", or plain bytes; G and GB count in 2^30 as RAM is sold. Throws
+// Error(kInvalidArgument) naming the flag.
+uint64_t ParseBytes(const std::string& flag, const std::string& text);
 
 // DELTAFIN_ROOT/Kimi-K3 if it is there, else the k3-nano that comes with the program. Throws
 // Error(kNotFound) when neither is.

@@ -12,6 +12,7 @@
 #include "deltafin/chat.h"
 #include "deltafin/json.h"
 #include "deltafin/session.h"
+#include "effort.h"
 #include "environment.h"
 #include "interrupt.h"
 #include "model_options.h"
@@ -63,13 +64,7 @@ std::string PromptText(const RunOptions& options) {
   return options.text.empty() ? options.prompt : options.text;
 }
 
-ReasoningEffort ParseEffort(const std::string& text) {
-  if (text == "low") return ReasoningEffort::kLow;
-  if (text == "high") return ReasoningEffort::kHigh;
-  if (text == "max") return ReasoningEffort::kMax;
-  throw Error(ErrorCode::kInvalidArgument,
-              "--effort: expected low, high or max, got \"" + text + "\"");
-}
+bool Thinks(const RunOptions& options) { return !options.no_think && options.effort != "none"; }
 
 void CheckChatFlags(const RunOptions& options) {
   if (options.chat && !options.ids.empty()) {
@@ -345,7 +340,7 @@ Turn FirstTurn(const RunOptions& options, const std::string& text, ReasoningEffo
   Turn turn;
   turn.chat = options.chat;
   if (options.chat) {
-    const RenderedChat chat = RenderSimpleChat({options.system, text, effort, !options.no_think});
+    const RenderedChat chat = RenderSimpleChat({options.system, text, effort, Thinks(options)});
     turn.prompt = chat.Encode(tokenizer);
     turn.thinking = chat.thinking;
     turn.parser = ChatParser::Create(tokenizer, chat.thinking);
@@ -366,34 +361,36 @@ Turn NextTurn(const RunOptions& options, const std::string& text, const SavedRun
     throw Error(ErrorCode::kInvalidArgument, "--session: " + why);
   };
   if (!options.system.empty()) refuse("--system belongs to the first turn, this one has begun");
-  if (options.chat && !saved.chat) refuse("it is a plain text, which --chat cannot go on with");
-  if (saved.chat && !options.ids.empty()) refuse("--ids does not go with a chat");
+  if (options.chat && !saved.note.chat)
+    refuse("it is a plain text, which --chat cannot go on with");
+  if (saved.note.chat && !options.ids.empty()) refuse("--ids does not go with a chat");
   const bool complete = Contains(engine.stop_tokens(), session.tokens().back());
   Turn turn;
   if (NumPrompts(options) == 0) {
     if (complete && !options.ignore_stop) refuse("the last answer is complete: pass a prompt");
-    turn.chat = saved.chat;
-    turn.thinking = saved.thinking;
-    if (!saved.chat) return turn;
+    turn.chat = saved.note.chat;
+    turn.thinking = saved.note.thinking;
+    if (!saved.note.chat) return turn;
     // The parser must know what was said before the cut.
-    turn.parser = ChatParser::Create(engine.tokenizer(), saved.thinking);
+    turn.parser = ChatParser::Create(engine.tokenizer(), saved.note.thinking);
     const std::span<const TokenId> ids = session.tokens();
     for (TokenId id : ids.subspan(session.first_generated())) (void)turn.parser->Push(id);
     return turn;
   }
-  if (saved.chat && !complete) {
+  if (saved.note.chat && !complete) {
     refuse("the last answer was cut off: let it finish first (the same command without a prompt)");
   }
   RunOptions next = options;
-  next.chat = saved.chat;
+  next.chat = saved.note.chat;
   // The effort was stated in the first turn.
   return FirstTurn(next, text, ReasoningEffort::kNone, engine.tokenizer());
 }
 
 // Without --seed a conversation keeps the seed that it began with.
 void ShareSeed(const RunOptions& options, SavedRun& saved, GenerateOptions* generate) {
-  if (saved.exists() && !options.sampling.seed.has_value()) generate->sampling.seed = saved.seed;
-  saved.seed = generate->sampling.seed;
+  if (saved.exists() && !options.sampling.seed.has_value())
+    generate->sampling.seed = saved.note.seed;
+  saved.note.seed = generate->sampling.seed;
 }
 
 int Run(const RunOptions& options) {
@@ -404,7 +401,7 @@ int Run(const RunOptions& options) {
   const bool resumed = saved && saved->exists();
   if (!resumed) CheckChatFlags(options);
   const std::string text = resumed && NumPrompts(options) == 0 ? "" : PromptText(options);
-  const ReasoningEffort effort = ParseEffort(options.effort);
+  const ReasoningEffort effort = ParseEffort("--effort", options.effort);
   GenerateOptions generate;
   ApplySamplingFlags(options.sampling, &generate);
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
@@ -423,8 +420,14 @@ int Run(const RunOptions& options) {
   const std::vector<TokenId>& prompt = turn.prompt;
   if (saved) {
     ShareSeed(options, *saved, &generate);
-    saved->chat = turn.chat;
-    saved->thinking = turn.thinking;
+    saved->note.chat = turn.chat;
+    saved->note.thinking = turn.thinking;
+    if (!resumed) {
+      saved->note.system = options.system;
+      saved->note.effort = Thinks(options) ? effort : ReasoningEffort::kNone;
+    } else if (!turn.prompt.empty()) {
+      ++saved->note.turns;
+    }
   }
 
   const auto cancelled = [] { return InterruptSignal() != 0; };
@@ -492,7 +495,8 @@ void AddRunCommand(CLI::App& app, int* status) {
   command->add_flag("--chat", options->chat, "Ask the prompt as a question in the chat format");
   command->add_option("--system", options->system, "System message (with --chat)")
       ->type_name("TEXT");
-  command->add_option("--effort", options->effort, "Thinking effort: low, high or max (default)")
+  command
+      ->add_option("--effort", options->effort, "Thinking effort: none, low, high or max (default)")
       ->type_name("LEVEL");
   command->add_flag("--no-think", options->no_think, "Answer without thinking (with --chat)");
   command

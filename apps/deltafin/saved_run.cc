@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 
-#include "deltafin/json.h"
 #include "deltafin/saved_sessions.h"
 
 namespace deltafin {
@@ -50,15 +49,10 @@ SavedRun::SavedRun(const SessionFlags& flags, const std::string& model_dir) {
 }
 
 void SavedRun::Restore(Session& session) {
-  const Json note = ParseJson(session.RestoreFrom(path_), path_ + " (note)");
-  chat = note.value("chat", false);
-  thinking = note.value("thinking", true);
-  seed = note.value("seed", uint64_t{0});
+  note = SessionNote::Parse(session.RestoreFrom(path_), path_);
 }
 
-void SavedRun::Save(const Session& session) const {
-  session.SaveTo(path_, Json{{"chat", chat}, {"thinking", thinking}, {"seed", seed}}.dump());
-}
+void SavedRun::Save(const Session& session) const { session.SaveTo(path_, note.Text()); }
 
 GenerateResult SavedRun::Generate(Session& session, std::span<const TokenId> prompt,
                                   const GenerateOptions& options) const {

@@ -6,6 +6,7 @@
 
 #include "command_line.h"
 #include "deltafin/session.h"
+#include "session_note.h"
 
 namespace deltafin {
 
@@ -26,10 +27,7 @@ class SavedRun {
   // Puts it into the session, with what follows. Throws Error when it does not fit the engine.
   void Restore(Session& session);
 
-  // Kept in the file beside the session.
-  bool chat = false;
-  bool thinking = true;  // the answer began inside <think>
-  uint64_t seed = 0;
+  SessionNote note;  // kept in the file beside the session
 
   // As session.Generate, saving while the prompt is read, after it, while the answer grows and at
   // its end: what is killed loses the last few tokens at most. Between its parts a cancelled

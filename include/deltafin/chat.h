@@ -36,6 +36,13 @@ struct RenderedChat {
 // What each field becomes: docs/chat-format.md.
 RenderedChat RenderChat(std::string_view request_json);
 
+// The same with some fields decided by the caller; what the request says of these is not read.
+struct ChatOverrides {
+  std::optional<ReasoningEffort> effort;  // kNone: no thinking, unless `thinking` says so
+  std::optional<bool> thinking;
+};
+RenderedChat RenderChat(std::string_view request_json, const ChatOverrides& overrides);
+
 // A conversation without JSON, for the command line.
 struct SimpleChat {
   std::string system;  // may be empty
@@ -51,13 +58,25 @@ struct ToolCall {
   std::string arguments;  // JSON text of an object; raw text when the model wrote invalid JSON
 };
 
+// A piece of a call that is being written. The pieces of a call make its name and arguments, except
+// that a key which the model writes twice comes twice. A call that is cut off had pieces all the
+// same.
+struct ToolCallPiece {
+  int index = 0;
+  std::string name;       // in the first piece of a call
+  std::string arguments;  // what follows of them
+};
+
 // What a piece of output adds.
 struct ChatDelta {
   std::string reasoning;
   std::string content;
+  std::vector<ToolCallPiece> call_pieces;
   std::vector<ToolCall> finished_calls;
 
-  bool empty() const { return reasoning.empty() && content.empty() && finished_calls.empty(); }
+  bool empty() const {
+    return reasoning.empty() && content.empty() && call_pieces.empty() && finished_calls.empty();
+  }
 };
 
 // Splits generated ids while they come. Matches on ids: the spelling of a marker inside an answer
@@ -73,6 +92,10 @@ class ChatParser {
   virtual ChatDelta Finish() = 0;
   // The model closed its message.
   virtual bool message_ended() const = 0;
+  // For a conversation that goes on after an answer was cut off: the ids that end the message as
+  // the model would have ended it (what is open is closed, an answer that never began is empty).
+  // Empty when it has ended. Closes the parser: what follows is ignored.
+  virtual std::vector<TokenId> CloseMessage() = 0;
 };
 
 }  // namespace deltafin

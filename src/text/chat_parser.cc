@@ -22,9 +22,11 @@ class Parser final : public ChatParser {
         close_(tokenizer.SpecialId(kCloseMark)),
         sep_(tokenizer.SpecialId(kSepMark)),
         end_of_message_(tokenizer.SpecialId(kEndOfMessage)),
-        place_(thinking ? Place::kThink : Place::kResponse) {}
+        place_(thinking ? Place::kThink : Place::kResponse),
+        has_response_(!thinking) {}
 
   ChatDelta Push(TokenId id) override {
+    has_end_ = has_end_ || id == end_of_message_;
     if (place_ == Place::kEnded || place_ == Place::kCut) return {};
     if (id == open_ || id == close_) {
       EndTag(false);
@@ -39,6 +41,7 @@ class Parser final : public ChatParser {
     } else if (!tokenizer_.IsSpecial(id)) {
       Text(tokenizer_.Bytes(id));
     }
+    TakeCallPiece();
     return std::exchange(delta_, {});
   }
 
@@ -47,11 +50,36 @@ class Parser final : public ChatParser {
     if (ChatTag tag; tag_ && ReadChatTag(tag_->text, &tag) == TagText::kPrefix) tag_.reset();
     EndTag(false);
     FlushText();
+    TakeCallPiece();
     if (place_ != Place::kEnded) place_ = Place::kCut;
     return std::exchange(delta_, {});
   }
 
   bool message_ended() const override { return place_ == Place::kEnded; }
+
+  std::vector<TokenId> CloseMessage() override {
+    std::vector<TokenId> ids;
+    const auto push = [&](TokenId id) {
+      ids.push_back(id);
+      (void)Push(id);
+    };
+    const auto tag = [&](TokenId mark, std::string_view name) {
+      push(mark);
+      for (TokenId id : tokenizer_.Encode(name, Specials::kPlain)) push(id);
+      push(sep_);
+    };
+    if (tag_) push(sep_);  // whatever it makes
+    if (place_ == Place::kThink) tag(close_, kThinkTag);
+    if (place_ == Place::kArgument) tag(close_, kArgumentTag);
+    if (place_ == Place::kJson) tag(close_, kJsonTag);
+    if (place_ == Place::kCall) tag(close_, kCallTag);
+    if (place_ == Place::kTools) tag(close_, kToolsTag);
+    if (place_ == Place::kMessage && !has_response_) tag(open_, kResponseTag);
+    if (place_ == Place::kResponse) tag(close_, kResponseTag);
+    if (place_ == Place::kMessage) tag(close_, kMessageTag);
+    if (!std::exchange(has_end_, true)) ids.push_back(end_of_message_);
+    return ids;
+  }
 
  private:
   // The innermost open element.
@@ -96,7 +124,7 @@ class Parser final : public ChatParser {
         return;
       case Place::kArgument:
       case Place::kJson:
-        value_ += text;
+        call_->AddValueText(text);
         return;
       case Place::kCall:
         call_->AddRaw(text);
@@ -159,10 +187,12 @@ class Parser final : public ChatParser {
     EndCall();
     if (tag.name == kThinkTag) place_ = Place::kThink;
     if (tag.name == kResponseTag) place_ = Place::kResponse;
+    has_response_ = has_response_ || tag.name != kThinkTag;
     if (tag.name == kToolsTag) place_ = Place::kTools;
     if (tag.name == kCallTag) {
       call_.emplace(tag);
       place_ = Place::kCall;
+      if (!call_->name().empty()) delta_.call_pieces.push_back({num_calls_, call_->name(), ""});
     }
     return true;
   }
@@ -189,23 +219,26 @@ class Parser final : public ChatParser {
   // ---- calls ----
 
   void BeginValue(const ChatTag& tag) {
-    value_tag_ = tag;
-    value_.clear();
+    call_->BeginValue(tag);
     place_ = tag.name == kJsonTag ? Place::kJson : Place::kArgument;
   }
 
   void EndValue() {
-    if (place_ == Place::kJson) {
-      call_->AddRaw(value_);
-    } else {
-      call_->AddArgument(value_tag_, value_);
-    }
+    call_->EndValue();
     place_ = Place::kCall;
+  }
+
+  void TakeCallPiece() {
+    if (!call_) return;
+    if (std::string piece = call_->TakePiece(); !piece.empty()) {
+      delta_.call_pieces.push_back({num_calls_, "", std::move(piece)});
+    }
   }
 
   void EndCall() {
     if (place_ != Place::kCall) return;
-    ToolCallBuilder::Result result = std::move(*call_).Finish(num_calls_);
+    ToolCallBuilder::Result result = call_->Finish(num_calls_);
+    TakeCallPiece();
     call_.reset();
     if (result.call) {
       ++num_calls_;
@@ -222,12 +255,12 @@ class Parser final : public ChatParser {
   const TokenId end_of_message_;
 
   Place place_;
+  bool has_response_;           // an answer or calls have begun
+  bool has_end_ = false;        // <|end_of_msg|> came
   bool in_stray_text_ = false;  // since the last tag
   std::optional<PendingTag> tag_;
   StreamDecoder decoder_;  // of text outside of tags
   std::optional<ToolCallBuilder> call_;
-  ChatTag value_tag_;
-  std::string value_;
   int num_calls_ = 0;
   ChatDelta delta_;
 };

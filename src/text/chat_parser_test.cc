@@ -3,10 +3,12 @@
 
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "deltafin/chat.h"
+#include "deltafin/json.h"
 #include "text/byte_tokenizer.h"
 #include "text/chat_markup.h"
 
@@ -20,16 +22,31 @@ using testing::Not;
 struct Parsed {
   std::string reasoning;
   std::string content;
-  std::vector<std::pair<std::string, std::string>> calls;  // name and arguments
+  std::vector<std::pair<std::string, std::string>> calls;   // name and arguments
+  std::vector<std::pair<std::string, std::string>> pieces;  // the same, put together
   bool ended = false;
 };
 
 void Add(const ChatDelta& delta, Parsed* parsed) {
   parsed->reasoning += delta.reasoning;
   parsed->content += delta.content;
+  for (const ToolCallPiece& piece : delta.call_pieces) {
+    if (!piece.name.empty()) parsed->pieces.resize(static_cast<size_t>(piece.index));
+    if (!piece.name.empty()) parsed->pieces.emplace_back(piece.name, "");
+    ASSERT_EQ(piece.index + 1, static_cast<int>(parsed->pieces.size()));
+    parsed->pieces.back().second += piece.arguments;
+  }
   for (const ToolCall& call : delta.finished_calls) {
     EXPECT_EQ(call.index, static_cast<int>(parsed->calls.size()));
     parsed->calls.emplace_back(call.name, call.arguments);
+    // The tag that ended it may have opened the next one.
+    ASSERT_GE(parsed->pieces.size(), parsed->calls.size());
+    const auto& [name, arguments] = parsed->pieces[static_cast<size_t>(call.index)];
+    EXPECT_EQ(name, call.name);
+    // Keys that come twice do so in the pieces only; readers of JSON take the last.
+    if (arguments != call.arguments) {
+      EXPECT_EQ(ParseJson(arguments, "pieces"), ParseJson(call.arguments, "arguments"));
+    }
   }
 }
 
@@ -63,6 +80,33 @@ std::string ArgumentsOf(const std::string& inner) {
   EXPECT_EQ(parsed.content, "");
   EXPECT_EQ(parsed.calls.size(), 1u);
   return parsed.calls.empty() ? "" : parsed.calls[0].second;
+}
+
+TEST(ChatParserTest, ACallComesInPieces) {
+  const ByteTokenizer tokenizer;
+  const auto parser = ChatParser::Create(tokenizer, false);
+  const auto push = [&](const std::string& text) {
+    ChatDelta all;
+    for (const TokenId id : tokenizer.Encode(text, Specials::kAllowed)) {
+      for (ToolCallPiece& piece : parser->Push(id).call_pieces) {
+        all.call_pieces.push_back(std::move(piece));
+      }
+    }
+    std::string pieces;
+    for (const ToolCallPiece& piece : all.call_pieces) {
+      pieces += std::to_string(piece.index) + piece.name + "|" + piece.arguments + ";";
+    }
+    return pieces;
+  };
+  EXPECT_EQ(push(Open("tools") + Open("call tool=\"f\" index=\"1\"")), "0f|;");
+  EXPECT_EQ(push(Open("argument key=\"a\" type=\"string\"")), "0|{\"a\": \";");
+  EXPECT_EQ(push("x\"\n"), "0|x;0|\\\";0|\\n;");
+  EXPECT_EQ(push(Close("argument")), "0|\";");
+  // A value that may turn out to be no JSON comes when it is complete.
+  EXPECT_EQ(push(Open("argument key=\"b\" type=\"number\"") + "12"), "0|, \"b\": ;");
+  EXPECT_EQ(push(Close("argument")), "0|12;");
+  EXPECT_EQ(push(Close("call")), "0|};");
+  EXPECT_EQ(push(Open("call tool=\"g\" index=\"2\"") + Close("call")), "1g|;1|{};");
 }
 
 TEST(ChatParserTest, SplitsAWholeMessage) {
@@ -237,6 +281,37 @@ TEST(ChatParserTest, AnIncompleteCallIsDropped) {
     ASSERT_EQ(parsed.calls.size(), 1u);
     EXPECT_EQ(parsed.calls[0].first, "f");
     EXPECT_EQ(parsed.content, "");
+  }
+}
+
+TEST(ChatParserTest, ACutMessageIsClosedAsTheModelWouldHave) {
+  const ByteTokenizer tokenizer;
+  const std::string end = Close("message") + "<|end_of_msg|>";
+  const std::string call = Open("tools") + Open("call tool=\"f\" index=\"1\"");
+  const std::string value = Open("argument key=\"k\" type=\"string\"");
+  const std::tuple<std::string, bool, std::string> cases[] = {
+      {"", true, Close("think") + Element("response", "") + end},
+      {"abc", true, Close("think") + Element("response", "") + end},
+      {"abc" + Close("think"), true, Element("response", "") + end},
+      {Close("think") + Open("response") + "x", true, Close("response") + end},
+      {"x", false, Close("response") + end},
+      {"x" + Close("response"), false, end},
+      {"x" + Close("response") + "<|close|>message", false, "<|sep|><|end_of_msg|>"},
+      {"x" + Close("response") + Close("message"), false, "<|end_of_msg|>"},
+      {"x" + Close("response") + end, false, ""},
+      {"<|close|>respo", false, "<|sep|>" + Close("response") + end},
+      {Close("response") + call, false, Close("call") + Close("tools") + end},
+      {Close("response") + call + value + "v", false,
+       Close("argument") + Close("call") + Close("tools") + end},
+      {Close("response") + call + Open("json") + "{", false,
+       Close("json") + Close("call") + Close("tools") + end},
+  };
+  for (const auto& [text, thinking, expected] : cases) {
+    const auto parser = ChatParser::Create(tokenizer, thinking);
+    for (TokenId id : tokenizer.Encode(text, Specials::kAllowed)) (void)parser->Push(id);
+    EXPECT_EQ(tokenizer.Decode(parser->CloseMessage()), expected) << text;
+    EXPECT_TRUE(parser->message_ended()) << text;
+    EXPECT_TRUE(parser->CloseMessage().empty()) << text;
   }
 }
 

@@ -250,6 +250,10 @@ RenderedChat RenderChat(std::string_view request_json) {
   return Render(ParseChatRequest(request_json));
 }
 
+RenderedChat RenderChat(std::string_view request_json, const ChatOverrides& overrides) {
+  return Render(ParseChatRequest(request_json, overrides));
+}
+
 RenderedChat RenderSimpleChat(const SimpleChat& chat) {
   ChatRequest request;
   request.effort = chat.effort;

@@ -308,6 +308,19 @@ TEST(ChatRenderTest, BadRequestsNameTheField) {
                        "messages[1].tools[0]: expected an object, got 1");
 }
 
+TEST(ChatRenderTest, TheCallerCanDecideAboutThinking) {
+  const std::string request =
+      "{\"messages\": [" + kUser + "], \"reasoning_effort\": \"medium\", \"thinking\": {}}";
+  const auto effort = [](const char* name, bool thinking) {
+    return RenderChat("{\"messages\": [" + kUser + "], \"reasoning_effort\": \"" + name +
+                      "\", \"thinking\": " + (thinking ? "true" : "false") + "}")
+        .Text();
+  };
+  EXPECT_EQ(RenderChat(request, {ReasoningEffort::kHigh, true}).Text(), effort("high", true));
+  EXPECT_EQ(RenderChat(request, {ReasoningEffort::kNone, true}).Text(), effort("none", true));
+  EXPECT_EQ(RenderChat(request, {ReasoningEffort::kLow, false}).Text(), effort("low", false));
+}
+
 TEST(ChatRenderTest, BadOptionsNameTheField) {
   const auto bad = [](const std::string& field, const std::string& message) {
     ExpectInvalid("{\"messages\": [" + kUser + "], " + field + "}", message);

@@ -289,22 +289,32 @@ void ParseToolChoice(const Json& json, ChatRequest* request) {
   }
 }
 
-void ParseThinking(const Json& json, ChatRequest* request) {
-  const Json* effort = FindField(json, "reasoning_effort");
-  if (effort != nullptr) {
-    static const std::unordered_map<std::string, ReasoningEffort> kEfforts = {
-        {"none", ReasoningEffort::kNone},
-        {"low", ReasoningEffort::kLow},
-        {"high", ReasoningEffort::kHigh},
-        {"max", ReasoningEffort::kMax}};
-    const auto it = kEfforts.find(effort->is_string() ? TextOf(*effort) : "");
-    if (it == kEfforts.end()) {
-      BadField("reasoning_effort", "one of \"none\", \"low\", \"high\", \"max\"", effort);
-    }
-    request->effort = it->second;
-    request->thinking = it->second != ReasoningEffort::kNone;
+ReasoningEffort ParseEffort(const Json& effort) {
+  static const std::unordered_map<std::string, ReasoningEffort> kEfforts = {
+      {"none", ReasoningEffort::kNone},
+      {"low", ReasoningEffort::kLow},
+      {"high", ReasoningEffort::kHigh},
+      {"max", ReasoningEffort::kMax}};
+  const auto it = kEfforts.find(effort.is_string() ? TextOf(effort) : "");
+  if (it == kEfforts.end()) {
+    BadField("reasoning_effort", "one of \"none\", \"low\", \"high\", \"max\"", &effort);
   }
-  if (const Json* thinking = FindField(json, "thinking"); thinking != nullptr) {
+  return it->second;
+}
+
+void ParseThinking(const Json& json, const ChatOverrides& overrides, ChatRequest* request) {
+  std::optional<ReasoningEffort> effort = overrides.effort;
+  if (!effort) {
+    const Json* field = FindField(json, "reasoning_effort");
+    if (field != nullptr) effort = ParseEffort(*field);
+  }
+  if (effort) {
+    request->effort = *effort;
+    request->thinking = *effort != ReasoningEffort::kNone;
+  }
+  if (overrides.thinking) {
+    request->thinking = *overrides.thinking;
+  } else if (const Json* thinking = FindField(json, "thinking"); thinking != nullptr) {
     if (!thinking->is_boolean()) BadField("thinking", "true or false", thinking);
     request->thinking = thinking->get<bool>();
   }
@@ -345,7 +355,7 @@ Json ParseRequestJson(std::string_view text) {
 
 }  // namespace
 
-ChatRequest ParseChatRequest(std::string_view request_json) {
+ChatRequest ParseChatRequest(std::string_view request_json, const ChatOverrides& overrides) {
   const Json json = ParseRequestJson(request_json);
   if (!json.is_object()) BadField("request", "an object with messages", &json);
   const Json* messages = ArrayField(json, "messages", "");
@@ -359,7 +369,7 @@ ChatRequest ParseChatRequest(std::string_view request_json) {
   ResolveToolMessages(*messages, &request.messages);
   request.tools = ParseTools(json, "");
   ParseToolChoice(json, &request);
-  ParseThinking(json, &request);
+  ParseThinking(json, overrides, &request);
   ParseResponseFormat(json, &request);
   return request;
 }

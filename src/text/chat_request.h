@@ -45,6 +45,6 @@ struct ChatRequest {
 };
 
 // Throws Error: kInvalidArgument, or kUnsupported for images and other media.
-ChatRequest ParseChatRequest(std::string_view request_json);
+ChatRequest ParseChatRequest(std::string_view request_json, const ChatOverrides& overrides = {});
 
 }  // namespace deltafin

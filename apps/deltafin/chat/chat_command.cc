@@ -1,0 +1,106 @@
+// deltafin chat: a conversation at the terminal.
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "../command_line.h"
+#include "../effort.h"
+#include "../environment.h"
+#include "../model_options.h"
+#include "../sampling_options.h"
+#include "../saved_run.h"
+#include "chat_loop.h"
+#include "deltafin/saved_sessions.h"
+
+namespace deltafin {
+namespace {
+
+struct ChatOptions {
+  ModelOptions model;
+  SamplingFlags sampling;
+  SessionFlags session;
+  std::string system;
+  std::string effort = "max";
+  int64_t max_new = 0;
+  bool hide_thinking = false;
+  bool no_history = false;
+};
+
+// $XDG_STATE_HOME/deltafin/chat_history; "" without a home.
+std::string HistoryPath() {
+  std::filesystem::path state = Environment("XDG_STATE_HOME");
+  if (!state.is_absolute()) {
+    const std::string home = Environment("HOME");
+    if (home.empty()) return "";
+    state = std::filesystem::path(home) / ".local" / "state";
+  }
+  return (state / "deltafin" / "chat_history").string();
+}
+
+ViewOptions ChooseView(const ChatOptions& options) {
+  ViewOptions view;
+  const std::string terminal = Environment("TERM");
+  view.terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0 && !terminal.empty() &&
+                  terminal != "dumb";
+  view.styled = view.terminal && Environment("NO_COLOR").empty();
+  view.show_thinking = !options.hide_thinking;
+  return view;
+}
+
+int Chat(const ChatOptions& options) {
+  EngineOptions engine_options = ToEngineOptions(options.model);
+  engine_options.max_draft_tokens = MaxDraftTokens(options.sampling);
+  const ReasoningEffort effort = ParseEffort("--effort", options.effort);
+  GenerateOptions generate;
+  ApplySamplingFlags(options.sampling, &generate);
+  generate.max_new_tokens = options.max_new;
+  ChatLoopOptions loop_options;
+  loop_options.view = ChooseView(options);
+  loop_options.session_name = options.session.name;
+  loop_options.session_folder = options.session.folder.empty()
+                                    ? DefaultSessionFolder(engine_options.model_dir)
+                                    : options.session.folder;
+  for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
+  const auto engine = Engine::Open(engine_options);
+  for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
+
+  Conversation conversation(*engine, generate);
+  conversation.SetSystem(options.system);
+  conversation.SetEffort(effort);
+  const bool edits = loop_options.view.terminal;
+  const auto lines = edits ? LineSource::FromTerminal(options.no_history ? "" : HistoryPath(),
+                                                      loop_options.view.styled)
+                           : LineSource::FromPipe();
+  if (edits) std::cout << "/help lists the commands, Ctrl-D leaves.\n";
+  ChatLoop loop(*engine, conversation, *lines, loop_options);
+  loop.Resume();
+  return loop.Run();
+}
+
+}  // namespace
+
+void AddChatCommand(CLI::App& app, int* status) {
+  CLI::App* command = app.add_subcommand("chat", "A conversation at the terminal, or over a pipe");
+  auto options = std::make_shared<ChatOptions>();
+  command->add_option("--system", options->system, "System message")->type_name("TEXT");
+  command
+      ->add_option("--effort", options->effort, "Thinking effort: none, low, high or max (default)")
+      ->type_name("LEVEL");
+  command->add_flag("--hide-thinking", options->hide_thinking,
+                    "Fold the thinking (/think unfolds it)");
+  command
+      ->add_option("--max-new", options->max_new,
+                   "At most so many new tokens an answer (default: until it ends)")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  command->add_flag("--no-history", options->no_history,
+                    "Do not keep what is typed for the arrow keys of later runs");
+  AddSamplingFlags(*command, &options->sampling);
+  AddSessionFlags(*command, &options->session);
+  AddModelOptions(*command, &options->model);
+  command->footer("Commands:\n" + ChatLoop::Help());
+  command->callback([options, status] { *status = Chat(*options); });
+}
+
+}  // namespace deltafin

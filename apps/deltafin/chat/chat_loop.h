@@ -1,0 +1,53 @@
+// The conversation at a terminal or a pipe: reads messages and commands until the input ends.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "answer_view.h"
+#include "conversation.h"
+#include "line_source.h"
+
+namespace deltafin {
+
+struct ChatLoopOptions {
+  ViewOptions view;
+  std::string session_folder;
+  std::string session_name;  // kept under this name after every answer; "": not kept
+};
+
+class ChatLoop {
+ public:
+  ChatLoop(Engine& engine, Conversation& conversation, LineSource& lines,
+           const ChatLoopOptions& options);
+  // Goes on with the session of that name if there is one. Throws Error.
+  void Resume();
+  // Returns the exit status: for a pipe 1 when a command or question failed, and 130 after Ctrl-C.
+  int Run();
+
+  // What /help says.
+  static std::string Help();
+
+ private:
+  void Ask(const std::string& question);
+  // False: leave.
+  bool Command(const std::string& line);
+  void Save(const std::string& name);
+  void Load(const std::string& name);
+  void SetSystem(const std::string& text);
+  void SetEffort(const std::string& text);
+  void ToggleThinking();
+  // To the user, apart from answers.
+  void Note(const std::string& text) const;
+  void Complain(const std::string& text);
+
+  Engine& engine_;
+  Conversation& conversation_;
+  LineSource& lines_;
+  ChatLoopOptions options_;
+  TurnResult last_;
+  bool failed_ = false;
+  bool was_interrupted_ = false;  // the last answer
+};
+
+}  // namespace deltafin

@@ -1,0 +1,486 @@
+#include "server/json_acceptor.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace deltafin {
+namespace {
+
+// A model that must write JSON and has nothing to say writes white space or digits for ever.
+constexpr int kMaxSpaces = 100;
+constexpr int kMaxIntegerDigits = 20;
+constexpr int kMaxFractionDigits = 20;
+constexpr int kMaxExponentDigits = 2;  // more does not fit a double
+// Of values that no schema describes. Readers of JSON have limits, ours among them.
+constexpr int kMaxFreeDepth = 48;
+// Alternatives that begin alike; the first ones are kept, each of which can be completed.
+constexpr size_t kMaxReadings = 1200;
+
+constexpr std::string_view kNull = "null";
+constexpr std::string_view kTrue = "true";
+constexpr std::string_view kFalse = "false";
+
+bool IsSpace(uint8_t c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+bool IsDigit(uint8_t c) { return c >= '0' && c <= '9'; }
+
+std::optional<int> HexValue(uint8_t c) {
+  if (IsDigit(c)) return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return std::nullopt;
+}
+
+// Where a character of several bytes stands.
+struct Utf8State {
+  uint8_t left = 0;                 // bytes that must follow
+  uint8_t low = 0x80, high = 0xbf;  // the next of them
+
+  bool Push(uint8_t c) {
+    if (left > 0) {
+      if (c < low || c > high) return false;
+      --left;
+      low = 0x80, high = 0xbf;
+      return true;
+    }
+    if (c < 0x80) return true;
+    if (c < 0xc2 || c > 0xf4) return false;
+    left = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+    low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+    high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    return true;
+  }
+  bool operator==(const Utf8State&) const = default;
+};
+
+enum class Kind : uint8_t { kValue, kLiteral, kString, kNumber, kArray, kObject, kKey, kDone };
+
+enum class Phase : uint8_t {
+  kNone,
+  // strings
+  kEscape,
+  kHex,
+  kLowBackslash,
+  kLowU,
+  kLowHex,
+  // numbers
+  kMinus,
+  kZero,
+  kInteger,
+  kDot,
+  kFraction,
+  kE,
+  kSign,
+  kExponent,
+  // arrays and objects
+  kBegin,
+  kAfterValue,
+  kAfterComma,
+  kColon,
+};
+
+}  // namespace
+
+// The names that an object has so far.
+struct JsonAcceptor::UsedKey {
+  std::string spelling;
+  std::shared_ptr<const UsedKey> next;
+};
+
+// The innermost value that is open. What is around it cannot change any more, and is shared: the
+// frame that goes on when this one is complete.
+struct JsonAcceptor::Frame {
+  Kind kind = Kind::kValue;
+  Phase phase = Phase::kNone;
+  int node = 0;
+  int depth = 0;
+  int64_t count = 0;         // items, characters or digits; the position in a literal
+  int hex = 0;               // digits of an escape that are still to come
+  int code = 0;              // what they say so far
+  std::string_view literal;  // owned by the schema, or static
+  Utf8State utf8;
+  std::string key;  // its spelling so far
+  std::shared_ptr<const UsedKey> used;
+  std::shared_ptr<const Frame> outer;
+
+  bool operator==(const Frame&) const = default;
+};
+
+// One byte: from one reading to those that go on.
+class JsonAcceptor::Stepper {
+ public:
+  Stepper(const JsonSchema& schema, bool may_space, std::vector<Frame>* out)
+      : schema_(schema), may_space_(may_space), out_(out) {}
+
+  void Step(const Frame& frame, uint8_t c) {
+    switch (frame.kind) {
+      case Kind::kValue:
+        if (IsSpace(c)) return frame.outer ? Space(frame) : void();
+        return BeginValue(frame, frame.node, c);
+      case Kind::kLiteral:
+        return Literal(frame, c);
+      case Kind::kString:
+        return String(frame, c);
+      case Kind::kNumber:
+        return Number(frame, c);
+      case Kind::kArray:
+        return Array(frame, c);
+      case Kind::kObject:
+        return Object(frame, c);
+      case Kind::kKey:
+        return Key(frame, c);
+      case Kind::kDone:
+        return;
+    }
+  }
+
+ private:
+  const SchemaNode& NodeOf(const Frame& frame) const {
+    return schema_.nodes[static_cast<size_t>(frame.node)];
+  }
+
+  void Add(Frame frame) {
+    if (out_->size() >= kMaxReadings) return;
+    if (std::find(out_->begin(), out_->end(), frame) == out_->end()) {
+      out_->push_back(std::move(frame));
+    }
+  }
+
+  void Space(const Frame& frame) {
+    if (may_space_) Add(frame);
+  }
+
+  // The value is complete.
+  void Pop(const Frame& frame) {
+    if (frame.outer) return Add(*frame.outer);
+    Frame done;
+    done.kind = Kind::kDone;
+    Add(done);
+  }
+
+  // ---- the begin of a value ----
+
+  // Every alternative once: they may name each other.
+  void BeginValue(const Frame& frame, int node_index, uint8_t c) {
+    std::vector<int> open{node_index};
+    std::vector<bool> seen(schema_.nodes.size());
+    while (!open.empty()) {
+      const auto index = static_cast<size_t>(open.back());
+      open.pop_back();
+      if (seen[index]) continue;
+      seen[index] = true;
+      const std::vector<int>& any_of = schema_.nodes[index].any_of;
+      if (any_of.empty()) BeginOne(frame, static_cast<int>(index), c);
+      open.insert(open.end(), any_of.rbegin(), any_of.rend());
+    }
+  }
+
+  void BeginOne(const Frame& frame, int node_index, uint8_t c) {
+    const SchemaNode& node = schema_.nodes[static_cast<size_t>(node_index)];
+    if (!node.literals.empty()) {
+      for (const std::string& literal : node.literals) BeginLiteral(frame, literal, c);
+      return;
+    }
+    const bool is_free = node_index == SchemaNode::kAnyNode;
+    const bool is_deep = is_free && frame.depth >= kMaxFreeDepth;
+    const auto begin = [&](Kind kind, Phase phase) {
+      Frame inner;
+      inner.kind = kind;
+      inner.phase = phase;
+      inner.node = node_index;
+      inner.depth = frame.depth + 1;
+      inner.outer = frame.outer;
+      Add(inner);
+    };
+    const unsigned types = node.types;
+    if (c == 'n' && (types & kJsonNull) != 0) BeginLiteral(frame, kNull, c);
+    if (c == 't' && (types & kJsonBoolean) != 0) BeginLiteral(frame, kTrue, c);
+    if (c == 'f' && (types & kJsonBoolean) != 0) BeginLiteral(frame, kFalse, c);
+    if (c == '"' && (types & kJsonString) != 0) begin(Kind::kString, Phase::kNone);
+    if (c == '[' && (types & kJsonArray) != 0 && !is_deep) begin(Kind::kArray, Phase::kBegin);
+    if (c == '{' && (types & kJsonObject) != 0 && !is_deep) begin(Kind::kObject, Phase::kBegin);
+    if ((types & (kJsonNumber | kJsonInteger)) != 0) {
+      if (c == '-') begin(Kind::kNumber, Phase::kMinus);
+      if (c == '0') begin(Kind::kNumber, Phase::kZero);
+      if (c >= '1' && c <= '9') begin(Kind::kNumber, Phase::kInteger);
+    }
+  }
+
+  void BeginLiteral(const Frame& frame, std::string_view literal, uint8_t c) {
+    Frame inner;
+    inner.kind = Kind::kLiteral;
+    inner.literal = literal;
+    inner.outer = frame.outer;
+    Literal(inner, c);
+  }
+
+  void Literal(Frame frame, uint8_t c) {
+    if (static_cast<uint8_t>(frame.literal[static_cast<size_t>(frame.count)]) != c) return;
+    if (++frame.count == static_cast<int64_t>(frame.literal.size())) return Pop(frame);
+    Add(std::move(frame));
+  }
+
+  // ---- strings ----
+
+  void String(Frame frame, uint8_t c) {
+    const SchemaNode& node = NodeOf(frame);
+    if (frame.phase != Phase::kNone) return Escape(std::move(frame), c);
+    if (frame.utf8.left == 0) {
+      if (c == '"') return frame.count >= node.min_length ? Pop(frame) : void();
+      if (c < 0x20 || frame.count >= node.max_length) return;
+      ++frame.count;
+      if (c == '\\') {
+        frame.phase = Phase::kEscape;
+        return Add(std::move(frame));
+      }
+    }
+    if (frame.utf8.Push(c)) Add(std::move(frame));
+  }
+
+  void Escape(Frame frame, uint8_t c) {
+    const auto go = [&](Phase phase) {
+      frame.phase = phase;
+      frame.hex = 4;
+      frame.code = 0;
+      Add(std::move(frame));
+    };
+    switch (frame.phase) {
+      case Phase::kEscape:
+        if (c == 'u') return go(Phase::kHex);
+        if (std::string_view("\"\\/bfnrt").find(static_cast<char>(c)) != std::string_view::npos) {
+          go(Phase::kNone);
+        }
+        return;
+      case Phase::kLowBackslash:
+        return c == '\\' ? go(Phase::kLowU) : void();
+      case Phase::kLowU:
+        return c == 'u' ? go(Phase::kLowHex) : void();
+      default:
+        return Hex(std::move(frame), c);
+    }
+  }
+
+  // A high surrogate must be followed by a low one, and a low one follow a high one.
+  void Hex(Frame frame, uint8_t c) {
+    const std::optional<int> digit = HexValue(c);
+    if (!digit) return;
+    const bool is_low = frame.phase == Phase::kLowHex;
+    frame.code = 16 * frame.code + *digit;
+    --frame.hex;
+    if (frame.hex == 3 && is_low && frame.code != 0xd) return;
+    if (frame.hex == 2 && is_low != (frame.code >= 0xdc && frame.code <= 0xdf)) return;
+    if (frame.hex == 0) {
+      const bool is_high = frame.code >= 0xd800 && frame.code <= 0xdbff;
+      frame.phase = is_high ? Phase::kLowBackslash : Phase::kNone;
+    }
+    Add(std::move(frame));
+  }
+
+  // ---- numbers ----
+
+  static bool NumberIsComplete(Phase phase) {
+    return phase == Phase::kZero || phase == Phase::kInteger || phase == Phase::kFraction ||
+           phase == Phase::kExponent;
+  }
+
+  void Number(Frame frame, uint8_t c) {
+    const std::optional<Phase> next = NumberPhase(frame, c);
+    if (next) {
+      frame.count = *next == frame.phase ? frame.count + 1 : 0;
+      frame.phase = *next;
+      return Add(std::move(frame));
+    }
+    // The byte belongs to what is around the number.
+    if (NumberIsComplete(frame.phase) && frame.outer) Step(*frame.outer, c);
+  }
+
+  std::optional<Phase> NumberPhase(const Frame& frame, uint8_t c) const {
+    const bool may_be_fraction = (NodeOf(frame).types & kJsonNumber) != 0;
+    switch (frame.phase) {
+      case Phase::kMinus:
+        if (c == '0') return Phase::kZero;
+        if (IsDigit(c)) return Phase::kInteger;
+        break;
+      case Phase::kZero:
+      case Phase::kInteger:
+        if (frame.phase == Phase::kInteger && IsDigit(c) && frame.count + 1 < kMaxIntegerDigits) {
+          return Phase::kInteger;
+        }
+        if (c == '.' && may_be_fraction) return Phase::kDot;
+        if ((c == 'e' || c == 'E') && may_be_fraction) return Phase::kE;
+        break;
+      case Phase::kDot:
+        if (IsDigit(c)) return Phase::kFraction;
+        break;
+      case Phase::kFraction:
+        if (IsDigit(c) && frame.count + 1 < kMaxFractionDigits) return Phase::kFraction;
+        if (c == 'e' || c == 'E') return Phase::kE;
+        break;
+      case Phase::kE:
+        if (c == '+' || c == '-') return Phase::kSign;
+        [[fallthrough]];
+      case Phase::kSign:
+        if (IsDigit(c)) return Phase::kExponent;
+        break;
+      case Phase::kExponent:
+        if (IsDigit(c) && frame.count + 1 < kMaxExponentDigits) return Phase::kExponent;
+        break;
+      default:
+        break;
+    }
+    return std::nullopt;
+  }
+
+  // ---- arrays ----
+
+  void Array(const Frame& frame, uint8_t c) {
+    const SchemaNode& node = NodeOf(frame);
+    if (IsSpace(c)) return Space(frame);
+    if (c == ']' && frame.phase != Phase::kAfterComma) {
+      return frame.count >= node.min_items ? Pop(frame) : void();
+    }
+    if (frame.count >= node.max_items) return;
+    if (frame.phase == Phase::kAfterValue) {
+      if (c != ',') return;
+      Frame next = frame;
+      next.phase = Phase::kAfterComma;
+      return Add(std::move(next));
+    }
+    auto after = std::make_shared<Frame>(frame);
+    after->phase = Phase::kAfterValue;
+    ++after->count;
+    const auto position = static_cast<size_t>(frame.count);
+    const int item = position < node.first_items.size() ? node.first_items[position] : node.items;
+    Frame value;
+    value.depth = frame.depth;
+    value.outer = std::move(after);
+    BeginValue(value, item, c);
+  }
+
+  // ---- objects ----
+
+  static bool IsUsed(const Frame& frame, std::string_view spelling) {
+    for (const UsedKey* key = frame.used.get(); key != nullptr; key = key->next.get()) {
+      if (key->spelling == spelling) return true;
+    }
+    return false;
+  }
+
+  bool HasMoreKeys(const Frame& frame) const {
+    const SchemaNode& node = NodeOf(frame);
+    return node.additional != SchemaNode::kNothing ||
+           std::any_of(node.properties.begin(), node.properties.end(),
+                       [&](const SchemaProperty& p) { return !IsUsed(frame, p.spelling); });
+  }
+
+  bool MayEnd(const Frame& frame) const {
+    const SchemaNode& node = NodeOf(frame);
+    return std::all_of(
+        node.properties.begin(), node.properties.end(),
+        [&](const SchemaProperty& p) { return !p.required || IsUsed(frame, p.spelling); });
+  }
+
+  void Object(const Frame& frame, uint8_t c) {
+    if (IsSpace(c)) return Space(frame);
+    Frame next = frame;
+    switch (frame.phase) {
+      case Phase::kBegin:
+      case Phase::kAfterValue:
+        if (c == '}') return MayEnd(frame) ? Pop(frame) : void();
+        if (frame.phase == Phase::kAfterValue) {
+          if (c != ',' || !HasMoreKeys(frame)) return;
+          next.phase = Phase::kAfterComma;
+          return Add(std::move(next));
+        }
+        [[fallthrough]];
+      case Phase::kAfterComma:
+        if (c != '"' || !HasMoreKeys(frame)) return;
+        next.kind = Kind::kKey;
+        next.key.clear();
+        return Add(std::move(next));
+      case Phase::kColon:
+        return c == ':' ? BeginProperty(std::move(next)) : void();
+      default:
+        return;
+    }
+  }
+
+  // A key is spelled in one way only, so that two spellings cannot give the same name twice.
+  void Key(Frame frame, uint8_t c) {
+    const SchemaNode& node = NodeOf(frame);
+    const bool is_open = node.additional != SchemaNode::kNothing;
+    if (c == '"' && frame.utf8.left == 0 && KeyIsWhole(frame)) {
+      frame.kind = Kind::kObject;
+      frame.phase = Phase::kColon;
+      return Add(std::move(frame));
+    }
+    frame.key += static_cast<char>(c);
+    const bool begins_listed =
+        std::any_of(node.properties.begin(), node.properties.end(), [&](const SchemaProperty& p) {
+          return p.spelling.starts_with(frame.key) && !IsUsed(frame, p.spelling);
+        });
+    const bool is_plain =
+        c >= 0x20 && c != '"' && c != '\\' && is_open && frame.key.find('\\') == std::string::npos;
+    if (!begins_listed && !is_plain) return;
+    if (frame.utf8.Push(c)) Add(std::move(frame));
+  }
+
+  bool KeyIsWhole(const Frame& frame) const {
+    if (IsUsed(frame, frame.key)) return false;
+    const SchemaNode& node = NodeOf(frame);
+    const bool is_listed =
+        std::any_of(node.properties.begin(), node.properties.end(),
+                    [&](const SchemaProperty& p) { return p.spelling == frame.key; });
+    return is_listed ||
+           (node.additional != SchemaNode::kNothing && frame.key.find('\\') == std::string::npos);
+  }
+
+  void BeginProperty(Frame object) {
+    const SchemaNode& node = NodeOf(object);
+    int value_node = node.additional;
+    for (const SchemaProperty& property : node.properties) {
+      if (property.spelling == object.key) value_node = property.node;
+    }
+    object.used = std::make_shared<UsedKey>(UsedKey{std::move(object.key), object.used});
+    object.key.clear();
+    object.phase = Phase::kAfterValue;
+    Frame value;
+    value.node = value_node;
+    value.depth = object.depth;
+    value.outer = std::make_shared<Frame>(std::move(object));
+    Add(std::move(value));
+  }
+
+  const JsonSchema& schema_;
+  const bool may_space_;
+  std::vector<Frame>* out_;
+};
+
+JsonAcceptor::JsonAcceptor(std::shared_ptr<const JsonSchema> schema, int node)
+    : schema_(std::move(schema)) {
+  Frame frame;
+  frame.node = node;
+  readings_ = std::make_shared<const std::vector<Frame>>(1, std::move(frame));
+}
+
+bool JsonAcceptor::Push(char byte) {
+  const auto c = static_cast<uint8_t>(byte);
+  num_spaces_ = IsSpace(c) ? num_spaces_ + 1 : 0;
+  std::vector<Frame> next;
+  Stepper stepper(*schema_, num_spaces_ <= kMaxSpaces, &next);
+  for (const Frame& frame : *readings_) stepper.Step(frame, c);
+  readings_ = std::make_shared<const std::vector<Frame>>(std::move(next));
+  return !readings_->empty();
+}
+
+bool JsonAcceptor::complete() const {
+  return std::any_of(readings_->begin(), readings_->end(), [](const Frame& frame) {
+    const bool is_number = frame.kind == Kind::kNumber && !frame.outer &&
+                           (frame.phase == Phase::kZero || frame.phase == Phase::kInteger ||
+                            frame.phase == Phase::kFraction || frame.phase == Phase::kExponent);
+    return frame.kind == Kind::kDone || is_number;
+  });
+}
+
+}  // namespace deltafin
