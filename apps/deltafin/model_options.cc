@@ -57,6 +57,30 @@ void CheckDevice(const std::string& text) {
 
 }  // namespace
 
+uint64_t ParseBytes(const std::string& flag, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string unit(end, text.data() + text.size());
+  for (const char* suffix : {"iB", "B"}) {
+    if (unit.ends_with(suffix)) {
+      unit.resize(unit.size() - std::string(suffix).size());
+      break;
+    }
+  }
+  double scale = 0;
+  if (unit.empty()) scale = 1;
+  if (unit == "K" || unit == "k") scale = std::ldexp(1.0, 10);
+  if (unit == "M" || unit == "m") scale = std::ldexp(1.0, 20);
+  if (unit == "G" || unit == "g") scale = std::ldexp(1.0, 30);
+  if (unit == "T" || unit == "t") scale = std::ldexp(1.0, 40);
+  const double bytes = value * scale;
+  if (error != std::errc() || scale == 0 || !(bytes >= 1) || bytes > std::ldexp(1.0, 60)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                flag + ": expected a size like 8G, 512M or 1.5G, got \"" + text + "\"");
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
 SpineFormat ParseSpine(const std::string& text) {
   if (text == "auto") return SpineFormat::kAuto;
   if (text == "bf16") return SpineFormat::kBf16;

@@ -62,8 +62,7 @@ int Chat(const ChatOptions& options) {
                                     ? DefaultSessionFolder(engine_options.model_dir)
                                     : options.session.folder;
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
-  const auto engine = Engine::Open(engine_options);
-  for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
+  const auto engine = OpenEngine(options.model, engine_options);
 
   Conversation conversation(*engine, generate);
   conversation.SetSystem(options.system);
