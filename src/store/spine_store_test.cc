@@ -172,7 +172,8 @@ TEST_P(SpineStoreTest, StreamedLayersAreReadAhead) {
   fs_.set_hook(nullptr);
 }
 
-// Every read of a pass fails once: the pass that meets it ends with its error, the next one works.
+// Every read of a pass fails once. If the pass waited for it, it ends with its error and the next
+// one works; what failed ahead of its need is read again and nobody notices.
 TEST_P(SpineStoreTest, AFailedReadCanBeTriedAgain) {
   for (const bool resident : {true, false}) {
     SpineStoreOptions options = Streamed(20000);
@@ -198,7 +199,9 @@ TEST_P(SpineStoreTest, AFailedReadCanBeTriedAgain) {
         CheckMatrix(*lease, spec, options.piece_bytes);
       }
     }
-    EXPECT_GE(failures, 4);
+    if (!resident) {
+      EXPECT_GE(failures, 1);
+    }
   }
 }
 
@@ -245,7 +248,7 @@ TEST_P(SpineStoreTest, AnyPlanAndAnyOrderGiveTheSameBytes) {
     }
   }
   fs_.set_hook(nullptr);
-  EXPECT_GT(failures, 10);
+  EXPECT_GT(failures, 2);
 }
 
 TEST_P(SpineStoreTest, ReadsEmbeddingRows) {
