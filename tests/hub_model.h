@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "deltafin/hub.h"
 #include "deltafin/synth.h"
@@ -56,13 +57,26 @@ inline std::string ShardName(const std::string& root, int n) {
   return "";
 }
 
+// Piece by piece: shards may be large, most of it holes.
+inline bool SameBytes(const std::string& path, const std::string& other) {
+  constexpr std::streamsize kPiece = 1 << 20;
+  std::ifstream files[] = {std::ifstream(path, std::ios::binary),
+                           std::ifstream(other, std::ios::binary)};
+  std::vector<char> pieces[] = {std::vector<char>(kPiece), std::vector<char>(kPiece)};
+  while (files[0] && files[1]) {
+    for (int i = 0; i < 2; ++i) files[i].read(pieces[i].data(), kPiece);
+    if (files[0].gcount() != files[1].gcount() || pieces[0] != pieces[1]) return false;
+  }
+  return files[0].eof() && files[1].eof();
+}
+
 // Names of the shards that differ, or are absent, in `dir`.
 inline std::string DifferingShards(const std::string& root, const std::string& dir) {
   std::string differing;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
     if (!name.ends_with(".safetensors")) continue;
-    if (ReadText(root + "/" + name) != ReadText(dir + "/" + name)) differing += name + " ";
+    if (!SameBytes(root + "/" + name, dir + "/" + name)) differing += name + " ";
   }
   return differing;
 }

@@ -202,6 +202,9 @@ class Setup(unittest.TestCase):
         # Again, without the hub: what was needed is here.
         again = self.generate(self.dir, env={"HF_HUB_OFFLINE": "1"})
         self.assertEqual(again["ids"], expected)
+        # Another installation, of which no expert is here yet.
+        self.dir += "-other"
+        self.setup_model("--stream")
         other = self.deltafin("run", "--model", self.dir, "--ids", "9,8,7,6,400,401", "--max-new",
                               "12", "--ignore-stop", env={"HF_HUB_OFFLINE": "1"}, check=False)
         self.assertEqual(other.returncode, 1)

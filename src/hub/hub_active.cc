@@ -38,7 +38,14 @@ bool HubClient::Active::OnBody(std::span<const std::byte> bytes) {
   }
   client_.received_bytes_ += bytes.size();
   const auto wait = client_.rate_.Spend(bytes.size(), RateLimit::Clock::now());
-  if (wait.count() > 0) std::this_thread::sleep_for(wait);
+  if (wait.count() > 0) {
+    // libcurl hands over everything that has come before it returns: nobody waits for that.
+    if (client_.IsUnwanted(*job_)) {
+      listener_refused_ = true;
+      return false;
+    }
+    std::this_thread::sleep_for(wait);
+  }
   return Deliver(bytes);
 }
 

@@ -157,6 +157,14 @@ void HubClient::Drop(RangeListener* listener) {
 
 // ---- the thread ----
 
+bool HubClient::IsUnwanted(const Job& job) {
+  const std::lock_guard lock(mutex_);
+  return stopping_ ||
+         std::any_of(job.segments.begin(), job.segments.end(), [&](const Job::Segment& segment) {
+           return std::find(to_drop_.begin(), to_drop_.end(), segment.listener) != to_drop_.end();
+         });
+}
+
 void HubClient::Work() noexcept {
   for (;;) {
     std::vector<RangeListener*> to_drop;

@@ -80,6 +80,7 @@ class HubClient final : public RangeSource {
   };
 
   void Work() noexcept;
+  bool IsUnwanted(const Job& job);
   void StartJobs();
   std::unique_ptr<Job> NextJob();
   std::unique_ptr<Job> TakeReady(Queue& queue, std::chrono::steady_clock::time_point now);
