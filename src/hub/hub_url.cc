@@ -76,7 +76,7 @@ std::string HubUrl(const HubOptions& options, const std::string& file) {
     const std::string& revision = options.revision.empty() ? kPinnedRevision : options.revision;
     path = format("/{}/resolve/{}", EscapePath(options.repo), EscapePath(revision));
   }
-  if (!path.starts_with('/')) path.insert(0, "/");
+  if (!path.starts_with('/')) path.insert(path.begin(), '/');
   while (!path.empty() && path.back() == '/') path.pop_back();
   return Endpoint(options) + path + "/" + EscapePath(file);
 }

@@ -375,20 +375,34 @@ TokenShape::TokenShape(const Tokenizer& tokenizer, std::shared_ptr<const ShapeOp
 
 bool TokenShape::Allows(TokenId id) const {
   if (!tokenizer_.IsSpecial(id) && shape_.takes_any_text()) return true;
+  if (may_begin_.empty()) {
+    for (int symbol = 0; symbol < kNumSymbols; ++symbol) {
+      AnswerShape next = shape_;
+      may_begin_.push_back(next.Push(symbol));
+    }
+  }
+  if (!may_begin_[static_cast<size_t>(FirstSymbol(id))]) return false;
   AnswerShape next = shape_;
   return Push(id, &next);
 }
 
-void TokenShape::Accept(TokenId id) { (void)Push(id, &shape_); }
+void TokenShape::Accept(TokenId id) {
+  (void)Push(id, &shape_);
+  may_begin_.clear();
+}
+
+int TokenShape::FirstSymbol(TokenId id) const {
+  if (id == open_) return kOpenSymbol;
+  if (id == close_) return kCloseSymbol;
+  if (id == sep_) return kSepSymbol;
+  if (id == end_) return kEndSymbol;
+  const std::string_view bytes = tokenizer_.Bytes(id);
+  if (tokenizer_.IsSpecial(id) || bytes.empty()) return kOtherSymbol;
+  return static_cast<unsigned char>(bytes.front());
+}
 
 bool TokenShape::Push(TokenId id, AnswerShape* shape) const {
-  if (tokenizer_.IsSpecial(id)) {
-    return shape->Push(id == open_    ? kOpenSymbol
-                       : id == close_ ? kCloseSymbol
-                       : id == sep_   ? kSepSymbol
-                       : id == end_   ? kEndSymbol
-                                      : kOtherSymbol);
-  }
+  if (tokenizer_.IsSpecial(id)) return shape->Push(FirstSymbol(id));
   const std::string_view bytes = tokenizer_.Bytes(id);
   return !bytes.empty() && std::all_of(bytes.begin(), bytes.end(), [&](char c) {
     return shape->Push(static_cast<unsigned char>(c));

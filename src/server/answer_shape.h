@@ -35,6 +35,7 @@ enum ShapeSymbol : int {
   kSepSymbol,
   kEndSymbol,    // end of message
   kOtherSymbol,  // any other special token
+  kNumSymbols,
 };
 
 // Reads an answer symbol by symbol. A value: copies are cheap and independent.
@@ -110,11 +111,15 @@ class TokenShape {
   void Accept(TokenId id);
 
  private:
+  int FirstSymbol(TokenId id) const;
   bool Push(TokenId id, AnswerShape* shape) const;
 
   const Tokenizer& tokenizer_;
   TokenId open_, close_, sep_, end_;
   AnswerShape shape_;
+  // Which symbols may come next; empty until somebody asks. A vocabulary is long, and most of it
+  // is refused by its first bytes.
+  mutable std::vector<bool> may_begin_;
 };
 
 }  // namespace deltafin
