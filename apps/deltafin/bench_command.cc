@@ -26,6 +26,8 @@ Json ToJson(const BenchReport& report) {
                        {"seconds", r.seconds},
                        {"gb_per_s", OrNull(r.gb_per_s)},
                        {"gflop_per_s", OrNull(r.gflop_per_s)},
+                       {"tokens_per_s", OrNull(r.tokens_per_s)},
+                       {"bytes_per_token", OrNull(r.bytes_per_token)},
                        {"bound", r.bound.empty() ? Json() : Json(r.bound)},
                        {"limit", OrNull(r.limit)},
                        {"ratio", OrNull(r.ratio)}});
@@ -87,7 +89,10 @@ void PrintBenchResult(const BenchResult& r) {
   PrintNumber(r.gflop_per_s, 8, 1);
   PrintNumber(r.limit, 8, 2);
   PrintNumber(r.ratio, 6, 2);
-  std::printf("%s%s\n", r.bound.empty() ? "" : "  of ", r.bound.c_str());
+  std::printf("%s%s", r.bound.empty() ? "" : "  of ", r.bound.c_str());
+  if (r.tokens_per_s) std::printf("  %.2f tokens/s", *r.tokens_per_s);
+  if (r.bytes_per_token) std::printf("  %.1f MB read per token", *r.bytes_per_token / 1e6);
+  std::printf("\n");
   std::fflush(stdout);
 }
 
@@ -112,9 +117,12 @@ void AddBenchCommand(CLI::App& app, int* status) {
   CLI::App* bench = app.add_subcommand("bench", "Measure what this computer gives");
   bench->require_subcommand(1);
   AddBenchBatchCommand(*bench, status);
+  AddBenchContextCommand(*bench, status);
   AddBenchDecodeCommand(*bench, status);
   AddBenchDiskCommand(*bench, status);
   AddBenchKernelsCommand(*bench, status);
+  AddBenchPrefillCommand(*bench, status);
+  AddBenchSpecCommand(*bench, status);
 }
 
 }  // namespace deltafin

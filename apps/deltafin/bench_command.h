@@ -8,9 +8,12 @@ namespace deltafin {
 
 // Each adds one subcommand of bench.
 void AddBenchBatchCommand(CLI::App& bench, int* status);
+void AddBenchContextCommand(CLI::App& bench, int* status);
 void AddBenchDecodeCommand(CLI::App& bench, int* status);
 void AddBenchDiskCommand(CLI::App& bench, int* status);
 void AddBenchKernelsCommand(CLI::App& bench, int* status);
+void AddBenchPrefillCommand(CLI::App& bench, int* status);
+void AddBenchSpecCommand(CLI::App& bench, int* status);
 
 // A table for people, or one JSON object: machine, results, targets, notes; what does not apply is
 // null. Returns the exit status.

@@ -22,6 +22,7 @@ void AddSessionsCommand(CLI::App& app, int* status);
 void AddInfoCommand(CLI::App& app, int* status);
 void AddConvertCommand(CLI::App& app, int* status);
 void AddBenchCommand(CLI::App& app, int* status);
+void AddQualityCommand(CLI::App& app, int* status);
 void AddTraceCommand(CLI::App& app, int* status);
 void AddSynthCommand(CLI::App& app, int* status);
 void AddSetupCommand(CLI::App& app, int* status);

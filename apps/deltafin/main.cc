@@ -32,6 +32,7 @@ int Main(int argc, char** argv) {
   AddInfoCommand(app, &status);
   AddConvertCommand(app, &status);
   AddBenchCommand(app, &status);
+  AddQualityCommand(app, &status);
   AddTraceCommand(app, &status);
   AddSynthCommand(app, &status);
   AddSetupCommand(app, &status);

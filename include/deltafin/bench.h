@@ -31,9 +31,11 @@ struct BenchResult {
   double seconds = 0;  // of one repetition
   std::optional<double> gb_per_s;
   std::optional<double> gflop_per_s;
-  std::string bound;            // what the limit is: "read bandwidth", "FMA peak"
-  std::optional<double> limit;  // of gb_per_s or gflop_per_s, whichever binds
-  std::optional<double> ratio;  // to the limit
+  std::optional<double> tokens_per_s;
+  std::optional<double> bytes_per_token;  // read from files
+  std::string bound;                      // what the limit is: "read bandwidth", "FMA peak"
+  std::optional<double> limit;            // of gb_per_s or gflop_per_s, whichever binds
+  std::optional<double> ratio;            // to the limit
 };
 
 // What the project promises, and what it was here.
@@ -105,5 +107,43 @@ struct BatchBenchOptions {
 // they gain depends on what a pass reads once for all of them: the spine, where it is streamed.
 // Throws Error.
 BenchReport BenchBatch(const BatchBenchOptions& options);
+
+struct SpecBenchOptions {
+  EngineOptions engine;  // context_tokens and max_draft_tokens are set as needed
+  int64_t tokens = 128;  // decoded in each measurement; at least 16
+  double seconds = 120;  // about; at least three rounds are measured
+  std::function<void(const BenchResult&)> on_result = nullptr;
+};
+
+// What guesses at the next tokens gain on a text that repeats itself, and lose on one that does
+// not: the same tokens (given, not chosen by the model) with `auto` and without, in turns. Throws
+// Error.
+BenchReport BenchSpec(const SpecBenchOptions& options);
+
+struct PrefillBenchOptions {
+  EngineOptions engine;         // context_tokens is set as needed
+  int64_t tokens = 0;           // of the prompt; 0: the largest pass that the plan has room for
+  std::vector<int64_t> chunks;  // positions of a pass; empty: 1, 8, 64, 128, ... and the largest
+  std::function<void(const BenchResult&)> on_result = nullptr;
+};
+
+// Random tokens in passes of several sizes: tokens per second, and the bytes that were read next to
+// those that the passes need, which is the part of the spine that is not in RAM once, and each
+// expert that some position picked once, for each pass. Experts that were in RAM already make the
+// ratio larger than 1. Small passes read the beginning of the prompt
+// only. Throws Error.
+BenchReport BenchPrefill(const PrefillBenchOptions& options);
+
+struct ContextBenchOptions {
+  EngineOptions engine;           // context_tokens is set as needed
+  std::vector<int64_t> contexts;  // ascending; empty: 1,024, 32,768 and 131,072
+  int64_t tokens = 8;             // decoded at each
+  std::function<void(const BenchResult&)> on_result = nullptr;
+};
+
+// The time of a token, and of a KDA and an MLA layer in it, after contexts of several lengths, and
+// the memory that they take. Long contexts are short ones repeated in the latent cache: what is in
+// it does not change the time. Throws Error.
+BenchReport BenchContext(const ContextBenchOptions& options);
 
 }  // namespace deltafin

@@ -10,7 +10,7 @@ namespace {
 // What trying may cost: half a pass at once, then this part of the time spent. Over 60 tokens and
 // more that is under 2 % of it, whatever drafts and costs turn out to be.
 constexpr double kFirstAllowance = 0.5;
-constexpr double kAllowance = 0.01;
+constexpr double kAllowance = 0.008;
 // Savings that may be spent again, in passes: a good passage does not pay for a long bad one.
 constexpr double kMaxBalance = 8;
 // A draft must promise this much more than none.
@@ -19,7 +19,9 @@ constexpr double kMargin = 1.03;
 // tried again.
 constexpr double kForget = 1.0 / 64;
 constexpr double kPriorWeight = 4;
-constexpr double kPriorAcceptance[] = {0.2, 0.35, 0.5, 0.65, 0.8, 0.9};
+// A guess that rests on a single token is tried only where a further position costs next to
+// nothing: most of those in a text without repetitions are of that kind, and wrong.
+constexpr double kPriorAcceptance[] = {0.1, 0.35, 0.5, 0.65, 0.8, 0.9};
 // Older trials count less: text changes.
 constexpr double kDecay = 0.97;
 // Drafts in a row, after which one pass without says what such a pass costs now.

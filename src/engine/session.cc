@@ -176,7 +176,9 @@ GenerateResult SessionImpl::Generate(std::span<const TokenId> prompt,
   const std::vector<TokenId>& stops = engine_.stop_tokens();
   auto start = std::chrono::steady_clock::now();
   const Accept accept = [&](std::span<const float> logits) {
-    const TokenId token = sampler.Choose(logits, tokens_, first_generated_);
+    const TokenId token = tokens_.size() < forced_text_.size()
+                              ? forced_text_[tokens_.size()]
+                              : sampler.Choose(logits, tokens_, first_generated_);
     if (options.top_logprobs > 0) {
       result.logprobs.push_back(LogprobsOf(logits, token, options.top_logprobs));
     }

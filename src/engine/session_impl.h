@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "deltafin/session.h"
@@ -38,6 +39,16 @@ class SessionImpl : public Session {
   // Observes the passes from now on; null ends it. For tests.
   void set_trace(TraceSink* trace) { trace_ = trace; }
   std::vector<std::byte> state_bytes() const { return state_.Save(); }  // for tests
+  uint64_t state_size_bytes() const {
+    return SequenceState::Bytes(engine_.config(), engine_.cache_format(), state_.num_tokens());
+  }
+  bool is_mla(int64_t layer) const { return engine_.config().is_mla[static_cast<size_t>(layer)]; }
+  // Generate takes text[i] as token i of the session as long as there is one, whatever the logits
+  // say. For measurements.
+  void set_forced_text(std::vector<TokenId> text) { forced_text_ = std::move(text); }
+  // The state as if the text so far, at least one token, had been read again and again until there
+  // are num_tokens: the latent cache at least, for KDA states do not grow. For measurements.
+  void RepeatTo(int64_t num_tokens);
   // Guesses come from `source` instead of the text. For tests.
   void set_draft_source(std::unique_ptr<DraftSource> source);
 
@@ -76,6 +87,7 @@ class SessionImpl : public Session {
   std::vector<float> last_logits_;
   bool usable_ = true;  // no pass failed half way
   TraceSink* trace_ = nullptr;
+  std::vector<TokenId> forced_text_;
   std::unique_ptr<Speculation> speculation_;  // from the first generation that wants drafts
   std::unique_ptr<TraceSink> picks_sink_;     // behind SetOnRouterPicks
   std::unique_ptr<StateCache> kept_;          // for Sync

@@ -1,0 +1,46 @@
+// deltafin bench spec: what guesses at the next tokens gain and lose.
+#include <memory>
+
+#include "bench_command.h"
+#include "model_options.h"
+
+namespace deltafin {
+namespace {
+
+struct SpecFlags {
+  ModelOptions model;
+  SpecBenchOptions options;
+  bool json = false;
+};
+
+int Bench(SpecFlags flags) {
+  flags.options.engine = ToEngineOptions(flags.model);
+  if (!flags.json) {
+    PrintBenchHeading();
+    flags.options.on_result = PrintBenchResult;
+  }
+  return FinishBenchReport(BenchSpec(flags.options), flags.json);
+}
+
+}  // namespace
+
+void AddBenchSpecCommand(CLI::App& bench, int* status) {
+  CLI::App* command = bench.add_subcommand(
+      "spec", "Decode with guesses and without: a text that repeats itself, and a random one");
+  auto flags = std::make_shared<SpecFlags>();
+  command
+      ->add_option("--tokens", flags->options.tokens,
+                   "Tokens decoded in each measurement (default: 128)")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{16}, int64_t{1} << 20));
+  command
+      ->add_option("--seconds", flags->options.seconds,
+                   "Measure for about so long (default: 120); three rounds at least")
+      ->type_name("S")
+      ->check(CLI::Range(0.0, 86400.0));
+  command->add_flag("--json", flags->json, "One JSON object: machine, results, targets");
+  AddModelOptions(*command, &flags->model);
+  command->callback([flags, status] { *status = Bench(*flags); });
+}
+
+}  // namespace deltafin
