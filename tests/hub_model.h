@@ -28,6 +28,7 @@ inline const std::string& SmallHubModel() {
     options.layers = 4;
     options.experts = 16;
     options.vocab = 512;
+    options.no_vision = true;
     options.threads = 1;
     WriteSynth(options);
     return options.dir;

@@ -67,7 +67,7 @@ class Setup(unittest.TestCase):
         cls.root_folder = tempfile.TemporaryDirectory()
         cls.root = cls.root_folder.name + "/files"
         run("synth", cls.root, "--like", "nano", "--layers", "4", "--experts", "16", "--vocab",
-            "512")
+            "512", "--no-vision")
         shutil.rmtree(cls.root + "/.deltafin", ignore_errors=True)
         cls.nginx = Nginx(cls.root)
 

@@ -107,6 +107,8 @@ void AddSynthCommand(CLI::App& app, int* status) {
                    "Part of a token's experts that the token before it had too, about (default: "
                    "0.3)")
       ->type_name("X");
+  command->add_flag("--no-vision", options->no_vision,
+                    "Without the vision shards, which text does not need");
   command->add_flag("--skeleton", options->skeleton,
                     "Holes in place of weights: the full size, hardly any disk space");
   command->add_option("--threads", options->threads, "Threads (default: all processors)")

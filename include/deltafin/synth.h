@@ -28,8 +28,9 @@ struct SynthOptions {
   double skew = 1;  // how much some experts are preferred: 0 (not) to 4
   double reuse =
       0.3;  // part of a token's experts that the token before it had too: 0 to 0.8, about
-  bool skeleton = false;  // holes in place of weights: full size, hardly any disk space
-  int threads = 0;        // 0: all processors
+  bool no_vision = false;  // without the release's vision shards: 0.8 GB of holes beside nano
+  bool skeleton = false;   // holes in place of weights: full size, hardly any disk space
+  int threads = 0;         // 0: all processors
   // Called a few times a second by the thread that called WriteSynth; return false to cancel.
   std::function<bool(const SynthProgress&)> on_progress = nullptr;
 };
@@ -47,11 +48,11 @@ struct SynthSize {
 // What WriteSynth will write. Throws Error(kInvalidArgument) for options that are out of range.
 SynthSize SizeOfSynth(const SynthOptions& options);
 
-// Writes the checkpoint. The bytes depend on like, layers, experts, vocab, seed, skew, reuse and
-// skeleton alone. config.json comes last, so that nothing opens before it is complete; a call with
-// the same options goes on where an earlier one stopped. Throws Error(kInvalidArgument) when the
-// folder holds something else, Error(kIo) when the disk has not enough room or fails,
-// Error(kCancelled).
+// Writes the checkpoint. The bytes depend on like, layers, experts, vocab, seed, skew, reuse,
+// no_vision and skeleton alone. config.json comes last, so that nothing opens before it is
+// complete; a call with the same options goes on where an earlier one stopped. Throws
+// Error(kInvalidArgument) when the folder holds something else, Error(kIo) when the disk has not
+// enough room or fails, Error(kCancelled).
 void WriteSynth(const SynthOptions& options);
 
 }  // namespace deltafin

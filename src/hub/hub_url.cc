@@ -94,7 +94,12 @@ bool SameOrigin(const std::string& url, const std::string& other) {
   const auto same = [&](CURLUPart part) {
     return a.Get(part, CURLU_DEFAULT_PORT) == b.Get(part, CURLU_DEFAULT_PORT);
   };
-  return same(CURLUPART_SCHEME) && same(CURLUPART_HOST) && same(CURLUPART_PORT);
+  const auto host = [](const Url& url) {
+    std::string name = url.Get(CURLUPART_HOST);
+    for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return name;
+  };
+  return same(CURLUPART_SCHEME) && host(a) == host(b) && same(CURLUPART_PORT);
 }
 
 std::string ResolveLocation(const std::string& base, const std::string& location) {

@@ -74,6 +74,7 @@ std::string MarkerJson(const SynthOptions& options) {
               {"seed", options.seed},
               {"skew", options.skew},
               {"reuse", options.reuse},
+              {"no_vision", options.no_vision},
               {"skeleton", options.skeleton}}
              .dump(2) +
          "\n";
@@ -199,7 +200,7 @@ class SynthWriter {
     size.vocab = options_.vocab;
     size.num_shards = static_cast<int>(num_shards());
     for (int64_t shard = 0; shard < num_shards(); ++shard) {
-      const ShardPlan plan = PlanShard(config_, shard, VisionShards::kPresent);
+      const ShardPlan plan = PlanShard(config_, shard, vision());
       const uint64_t head = SafetensorsHead(plan).size();
       size.file_bytes += head + DataBytes(plan);
       size.write_bytes += head + WeightBytes(plan);
@@ -216,7 +217,7 @@ class SynthWriter {
     total_bytes_ = size.write_bytes;
     CheckSpace(size);
     for (int64_t shard = 0; shard < num_shards(); ++shard) WriteShard(shard);
-    WriteSmallFile("model.safetensors.index.json", IndexJson(config_, VisionShards::kPresent));
+    WriteSmallFile("model.safetensors.index.json", IndexJson(config_, vision()));
     WriteSmallFile("tiktoken.model", SynthRanks(config_));
     WriteSmallFile("tokenizer_config.json", SynthTokenizerConfigJson(config_));
     WriteSmallFile("generation_config.json", SynthGenerationConfigJson(config_));
@@ -225,7 +226,10 @@ class SynthWriter {
   }
 
  private:
-  int64_t num_shards() const { return NumShards(config_, VisionShards::kPresent); }
+  VisionShards vision() const {
+    return options_.no_vision ? VisionShards::kAbsent : VisionShards::kPresent;
+  }
+  int64_t num_shards() const { return NumShards(config_, vision()); }
   std::string PathOf(const std::string& name) const { return JoinPath(options_.dir, name); }
   void WriteSmallFile(const std::string& name, const std::string& text) const {
     WriteFileAtomically(PathOf(name), text);
@@ -272,7 +276,7 @@ class SynthWriter {
   void CheckSpace(const SynthSize& size) const {
     uint64_t missing = size.write_bytes;
     for (int64_t shard = 0; shard < num_shards(); ++shard) {
-      const ShardPlan plan = PlanShard(config_, shard, VisionShards::kPresent);
+      const ShardPlan plan = PlanShard(config_, shard, vision());
       if (IsThere(plan)) missing -= SafetensorsHead(plan).size() + WeightBytes(plan);
     }
     if (missing + kSpareBytes <= size.free_bytes) return;
@@ -290,7 +294,7 @@ class SynthWriter {
   }
 
   void WriteShard(int64_t shard) {
-    const ShardPlan plan = PlanShard(config_, shard, VisionShards::kPresent);
+    const ShardPlan plan = PlanShard(config_, shard, vision());
     const std::string head = SafetensorsHead(plan);
     if (!IsThere(plan)) {
       NewFile file(PathOf(plan.file_name), head.size() + DataBytes(plan));
