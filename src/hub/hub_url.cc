@@ -94,8 +94,8 @@ bool SameOrigin(const std::string& url, const std::string& other) {
   const auto same = [&](CURLUPart part) {
     return a.Get(part, CURLU_DEFAULT_PORT) == b.Get(part, CURLU_DEFAULT_PORT);
   };
-  const auto host = [](const Url& url) {
-    std::string name = url.Get(CURLUPART_HOST);
+  const auto host = [](const Url& of) {
+    std::string name = of.Get(CURLUPART_HOST);
     for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     return name;
   };
