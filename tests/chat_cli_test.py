@@ -216,10 +216,15 @@ class Terminal(unittest.TestCase):
         while self.process.poll() is None and time.monotonic() < end:
             try:
                 self.type("\x04")
+                if select.select([self.master], [], [], 0.3)[0]:
+                    self.seen += os.read(self.master, 65536).decode(errors="replace")
             except OSError:
-                pass  # it has gone
-            time.sleep(0.3)
-        self.assertEqual(self.process.wait(timeout=5), 0)
+                break  # it has gone
+        try:
+            status = self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.fail(f"Ctrl-D does not end it; there is {self.seen[-300:]!r}")
+        self.assertEqual(status, 0)
 
     def test_a_conversation(self):
         self.start()
