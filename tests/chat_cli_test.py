@@ -211,11 +211,12 @@ class Terminal(unittest.TestCase):
 
     def leave(self):
         self.wait(r">(\x1b\[0?m)? ")  # ^D earlier would be lost
-        # Between the prompt and the terminal's raw mode it is lost too.
+        # Between the prompt and the terminal's raw mode it is lost too, or stays on the line, which
+        # Ctrl-U empties: Ctrl-D ends an empty line only.
         end = time.monotonic() + SECONDS
         while self.process.poll() is None and time.monotonic() < end:
             try:
-                self.type("\x04")
+                self.type("\x15\x04")
                 if select.select([self.master], [], [], 0.3)[0]:
                     self.seen += os.read(self.master, 65536).decode(errors="replace")
             except OSError:
