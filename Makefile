@@ -88,6 +88,8 @@ aarch64: deps-check
 clients: deps-check build
 	cd tests/clients && { cmp -s package-lock.json node_modules/installed || \
 	  { npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/installed; }; }
+	DELTAFIN_TERMINAL_TESTS=1 DELTAFIN_PROGRAM=$(CURDIR)/$(program) DELTAFIN_SOURCE_DIR=$(CURDIR) \
+	  python3 -W ignore tests/chat_cli_test.py
 	node --test $(wildcard tests/page/*.test.mjs)
 	cd tests/clients && node --test --test-concurrency=1 $(notdir $(wildcard tests/clients/*_test.mjs))
 

@@ -158,6 +158,9 @@ class Pipe(unittest.TestCase):
         self.assertIn(b"Rome", done.stdout)
 
 
+# Keys that come before the terminal listens are lost, so these need a machine with nothing else to
+# do: `make clients` runs them.
+@unittest.skipUnless(os.environ.get("DELTAFIN_TERMINAL_TESTS"), "make clients runs these")
 class Terminal(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
