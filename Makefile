@@ -17,7 +17,8 @@ ctest := ctest --output-on-failure --no-tests=error -j $(JOBS)
 # slow: once is enough.
 engine_only := -LE reference
 # Where threads meet; ThreadSanitizer has nothing to see elsewhere.
-threaded := base_test io_test device_test store_test engine_test engine_spine_test server_test
+threaded := base_test io_test device_test store_test engine_test engine_spine_test scheduler_test \
+            hub_test engine_stream_test engine_faults_test server_test
 space := $(subst ,, )
 
 # ccache helps where it is installed; nothing needs it.
@@ -88,8 +89,6 @@ aarch64: deps-check
 clients: deps-check build
 	cd tests/clients && { cmp -s package-lock.json node_modules/installed || \
 	  { npm ci --ignore-scripts --no-audit --no-fund && cp package-lock.json node_modules/installed; }; }
-	DELTAFIN_TERMINAL_TESTS=1 DELTAFIN_PROGRAM=$(CURDIR)/$(program) DELTAFIN_SOURCE_DIR=$(CURDIR) \
-	  python3 -W ignore tests/chat_cli_test.py
 	node --test $(wildcard tests/page/*.test.mjs)
 	cd tests/clients && node --test --test-concurrency=1 $(notdir $(wildcard tests/clients/*_test.mjs))
 

@@ -51,6 +51,12 @@ unsigned char Suspend(EditLine*, int) {
   return std::raise(SIGTSTP) == 0 ? CC_REDISPLAY : CC_ERROR;
 }
 
+// Ctrl-D before the terminal was prepared arrives as a zero byte.
+unsigned char EndInput(EditLine* line, int) {
+  const LineInfo* const text = el_line(line);
+  return text->buffer == text->lastchar ? CC_EOF : CC_NORM;
+}
+
 unsigned char InsertLineEnd(EditLine* line, int) {
   el_insertstr(line, "\n");
   return CC_REFRESH;
@@ -101,9 +107,11 @@ class TerminalLines final : public LineSource {
     el_set(line_, EL_SIGNAL, 1);
     el_set(line_, EL_ADDFN, "give-up", "Gives up what was typed", &GiveUp);
     el_set(line_, EL_ADDFN, "suspend", "Stops the program", &Suspend);
+    el_set(line_, EL_ADDFN, "end-input", "Ends an empty line", &EndInput);
     el_set(line_, EL_ADDFN, "line-end", "Begins a new line", &InsertLineEnd);
     el_set(line_, EL_ADDFN, "paste", "Inserts what is pasted", &InsertPaste);
     Bind("^C", "give-up");
+    Bind("^@", "end-input");  // else the key after it is taken literally
     Bind("\\e^M", "line-end");
     Bind("\\e^J", "line-end");
     Bind("\\e[200~", "paste");
@@ -149,6 +157,9 @@ class TerminalLines final : public LineSource {
     for (;;) {
       std::fputs(kMarkPastes, stdout);
       std::fflush(stdout);
+      // libedit shows the prompt first: keys in between would go to the line of the terminal
+      // itself.
+      el_set(line_, EL_PREP_TERM, 1);
       int count = 0;
       errno = 0;
       const char* text = el_gets(line_, &count);
