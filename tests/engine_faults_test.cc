@@ -14,9 +14,9 @@
 #include "engine/engine_impl.h"
 #include "engine_harness.h"
 #include "io/testing_file_system.h"
+#include "least_budget.h"
 #include "shared_data.h"
 #include "store/int8_spine.h"
-#include "store/memory_plan.h"
 #include "store/testing/temp_dir.h"
 
 namespace deltafin {
@@ -41,13 +41,7 @@ class EngineFaultsTest : public testing::TestWithParam<SpineFormat> {
     options_.spine = GetParam();
     // The least that it runs in: hardly anything is read only once.
     options_.pin_layers = 0;
-    options_.ram_bytes = 1;
-    try {
-      Open();
-      ADD_FAILURE() << "a byte is enough?";
-    } catch (const BudgetError& e) {
-      options_.ram_bytes = e.least_bytes() + (1 << 16);
-    }
+    options_.ram_bytes = LeastRam(options_) + (1 << 16);
     want_ = Generate(*Open());
     EXPECT_EQ(want_.size(), kNewTokens);
   }
@@ -56,15 +50,7 @@ class EngineFaultsTest : public testing::TestWithParam<SpineFormat> {
     EngineParts parts;
     parts.files = &files_;
     parts.keep_heat = false;
-    // A sanitizer's allocator keeps what was freed: then the program takes more each time.
-    for (int attempt = 0;; ++attempt) {
-      try {
-        return std::make_unique<EngineImpl>(options_, parts);
-      } catch (const BudgetError& e) {
-        if (options_.ram_bytes == 1 || attempt == 200) throw;
-        options_.ram_bytes = e.least_bytes() + (1 << 16);
-      }
-    }
+    return OpenAndFollow(options_, parts);
   }
   std::vector<TokenId> Generate(Engine& engine) {
     return GenerateGreedy(*engine.NewSession(), kPrompt, kNewTokens);

@@ -76,9 +76,11 @@ TEST_F(EngineStreamTest, FetchesWhatIsMissingAndKeepsIt) {
   Install(SetupMode::kStream);
   const uint64_t before = Local();
   const Logits full = FullLogits();
+  uint64_t fetched = 0;
   {
     const auto engine = Open();
     EXPECT_EQ(Compute(*engine), full);
+    fetched = engine->counters().network_bytes;
     bool reminded = false;
     for (const std::string& line : engine->Describe()) {
       reminded |= line.starts_with("streaming: ") &&
@@ -88,9 +90,14 @@ TEST_F(EngineStreamTest, FetchesWhatIsMissingAndKeepsIt) {
   }
   const uint64_t after = Local();
   EXPECT_GT(after, before);
+  EXPECT_EQ(after - before, fetched);
   // What was fetched once is here now: no source is needed.
   const int64_t requests = hub.num_link_requests();
-  EXPECT_EQ(Compute(*Open(/*with_source=*/false)), full);
+  {
+    const auto again = Open(/*with_source=*/false);
+    EXPECT_EQ(Compute(*again), full);
+    EXPECT_EQ(again->counters().network_bytes, 0u);
+  }
   EXPECT_EQ(hub.num_link_requests(), requests);
   // Setup brings the rest, and the result is the hub's byte for byte.
   Install(SetupMode::kFull);

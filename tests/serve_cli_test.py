@@ -324,6 +324,10 @@ class Interface(Shared):
         finally:
             seen.set()
         self.assertIn(state["jobs"][0]["phase"], ("queued", "prefill", "decode"))
+        phases = state["rates"]["phases"]
+        self.assertAlmostEqual(sum(phases.values()), 1, places=3)
+        self.assertGreater(phases["KDA"], 0)
+        self.assertEqual(state["rates"]["network_bytes"], 0)
         for layer in state["picks"]:
             self.assertLess(layer["layer"], hello["num_layers"])
             self.assertTrue(layer["ids"])

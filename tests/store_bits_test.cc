@@ -12,6 +12,7 @@
 #include "deltafin/convert.h"
 #include "engine/engine_impl.h"
 #include "engine_harness.h"
+#include "least_budget.h"
 #include "shared_data.h"
 #include "store/memory_plan.h"
 #include "store/testing/temp_dir.h"
@@ -42,27 +43,8 @@ class StoreBitsTest : public testing::TestWithParam<SpineFormat> {
     for (int i = 0; i < 24; ++i) tokens_.push_back(static_cast<TokenId>(random() % 4000));
   }
 
-  uint64_t LeastRam() {
-    EngineOptions options = options_;
-    options.ram_bytes = 1;
-    try {
-      EngineImpl engine(options);
-    } catch (const BudgetError& e) {
-      return e.least_bytes();
-    }
-    ADD_FAILURE();
-    return 0;
-  }
-
   std::unique_ptr<EngineImpl> Open(const EngineParts& parts) {
-    for (int attempt = 0;; ++attempt) {
-      try {
-        return std::make_unique<EngineImpl>(options_, parts);
-      } catch (const BudgetError& e) {
-        if (attempt == 200) throw;
-        options_.ram_bytes = e.least_bytes() + kMiB / 2;  // program and heap differ a little
-      }
-    }
+    return OpenAndFollow(options_, parts);
   }
 
   // A prompt in one pass, then token by token; twice, so that the second finds what the first read.
@@ -98,7 +80,7 @@ TEST_P(StoreBitsTest, EveryBudgetAndWayOfReading) {
   EngineParts plain;
   plain.keep_heat = false;
   const Rows want = Logits(*Open(plain));
-  const uint64_t least = LeastRam() + kMiB;
+  const uint64_t least = LeastRam(options_) + kMiB;
   int streamed = 0;
   for (const uint64_t ram : {least, least + 12 * kMiB, uint64_t{0}}) {
     for (const ReadEngine kind : {ReadEngine::kThreads, ReadEngine::kIoUring}) {

@@ -15,11 +15,7 @@ struct BatchFlags {
 
 int Bench(BatchFlags flags) {
   flags.options.engine = ToEngineOptions(flags.model);
-  if (!flags.json) {
-    PrintBenchHeading();
-    flags.options.on_result = PrintBenchResult;
-  }
-  return FinishBenchReport(BenchBatch(flags.options), flags.json);
+  return RunBench(flags.options, flags.json, &BenchBatch);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // deltafin bench: one file for each group of measurements, and what they share.
 #pragma once
 
+#include <utility>
+
 #include "command_line.h"
 #include "deltafin/bench.h"
 
@@ -24,5 +26,18 @@ int PrintBenchReport(const BenchReport& report, bool json);
 void PrintBenchHeading();
 void PrintBenchResult(const BenchResult& result);
 int FinishBenchReport(const BenchReport& report, bool json);
+
+// A benchmark whose results are shown as they come. The heading waits for the first one: an error
+// before that stands alone. Returns the exit status.
+template <class Options>
+int RunBench(Options options, bool json, BenchReport (*bench)(const Options&)) {
+  if (!json) {
+    options.on_result = [has_heading = false](const BenchResult& result) mutable {
+      if (!std::exchange(has_heading, true)) PrintBenchHeading();
+      PrintBenchResult(result);
+    };
+  }
+  return FinishBenchReport(bench(options), json);
+}
 
 }  // namespace deltafin

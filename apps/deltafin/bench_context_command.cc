@@ -15,11 +15,7 @@ struct ContextFlags {
 
 int Bench(ContextFlags flags) {
   flags.options.engine = ToEngineOptions(flags.model);
-  if (!flags.json) {
-    PrintBenchHeading();
-    flags.options.on_result = PrintBenchResult;
-  }
-  return FinishBenchReport(BenchContext(flags.options), flags.json);
+  return RunBench(flags.options, flags.json, &BenchContext);
 }
 
 }  // namespace

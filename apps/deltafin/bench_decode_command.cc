@@ -1,6 +1,5 @@
 // deltafin bench decode: how much of the machine decoding uses.
 #include <memory>
-#include <utility>
 
 #include "bench_command.h"
 #include "model_options.h"
@@ -17,13 +16,7 @@ struct DecodeFlags {
 int Bench(DecodeFlags flags) {
   if (flags.options.model_dir.empty()) flags.options.model_dir = DefaultModelDir();
   flags.options.spine = ParseSpine(flags.spine);
-  if (!flags.json) {
-    flags.options.on_result = [heading = false](const BenchResult& result) mutable {
-      if (!std::exchange(heading, true)) PrintBenchHeading();
-      PrintBenchResult(result);
-    };
-  }
-  return FinishBenchReport(BenchDecode(flags.options), flags.json);
+  return RunBench(flags.options, flags.json, &BenchDecode);
 }
 
 }  // namespace

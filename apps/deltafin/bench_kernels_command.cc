@@ -14,11 +14,7 @@ struct KernelBenchFlags {
 
 int Bench(KernelBenchFlags flags) {
   flags.options.model_dir = DefaultModelDir();
-  if (!flags.json) {
-    PrintBenchHeading();
-    flags.options.on_result = PrintBenchResult;
-  }
-  return FinishBenchReport(BenchKernels(flags.options), flags.json);
+  return RunBench(flags.options, flags.json, &BenchKernels);
 }
 
 }  // namespace

@@ -15,11 +15,7 @@ struct PrefillFlags {
 
 int Bench(PrefillFlags flags) {
   flags.options.engine = ToEngineOptions(flags.model);
-  if (!flags.json) {
-    PrintBenchHeading();
-    flags.options.on_result = PrintBenchResult;
-  }
-  return FinishBenchReport(BenchPrefill(flags.options), flags.json);
+  return RunBench(flags.options, flags.json, &BenchPrefill);
 }
 
 }  // namespace

@@ -15,11 +15,7 @@ struct SpecFlags {
 
 int Bench(SpecFlags flags) {
   flags.options.engine = ToEngineOptions(flags.model);
-  if (!flags.json) {
-    PrintBenchHeading();
-    flags.options.on_result = PrintBenchResult;
-  }
-  return FinishBenchReport(BenchSpec(flags.options), flags.json);
+  return RunBench(flags.options, flags.json, &BenchSpec);
 }
 
 }  // namespace

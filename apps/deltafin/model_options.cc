@@ -208,11 +208,14 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
 
 std::unique_ptr<Engine> OpenEngine(const ModelOptions& options, const EngineOptions& engine) {
   std::unique_ptr<Engine> opened = Engine::Open(engine);
-  for (const std::string& line : opened->Describe()) std::cerr << line << "\n";
-  if (ParseSwitch("--preload", options.preload)) {
-    opened->Preload([] { return InterruptSignal() == 0; });
-  }
+  Introduce(options, *opened);
   return opened;
+}
+
+void Introduce(const ModelOptions& options, Engine& engine) {
+  for (const std::string& line : engine.Describe()) std::cerr << line << "\n";
+  if (!ParseSwitch("--preload", options.preload)) return;
+  engine.Preload([] { return InterruptSignal() == 0; });
 }
 
 }  // namespace deltafin

@@ -42,7 +42,9 @@ void AddProfileFlag(CLI::App& command, ModelOptions* options);
 // Throws Error(kInvalidArgument or kUnsupported) naming the flag.
 EngineOptions ToEngineOptions(const ModelOptions& options);
 
-// Opens the model, says on stderr what was chosen, and reads what --preload asks for.
+// Says on stderr what an engine chose, and reads what --preload asks for.
+void Introduce(const ModelOptions& options, Engine& engine);
+// Opens the model and introduces it.
 std::unique_ptr<Engine> OpenEngine(const ModelOptions& options, const EngineOptions& engine);
 // "8G", "512M", "1.5G", "2GiB", or plain bytes; G and GB count in 2^30 as RAM is sold. Throws
 // Error(kInvalidArgument) naming the flag.

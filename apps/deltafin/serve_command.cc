@@ -168,9 +168,10 @@ int Serve(const ServeOptions& options) {
   CatchInterrupts();
   // Whoever read the log has gone: that is no reason to end.
   std::signal(SIGPIPE, SIG_IGN);
+  engine_options.profile = true;  // for those who watch: a few clock readings a layer
   const auto engine = OpenEngine(options, &engine_options);
   const SchedulerOptions scheduler_options = ToSchedulerOptions(options, engine_options);
-  for (const std::string& line : engine->Describe()) std::cerr << line << "\n";
+  Introduce(options.model, *engine);
   WarnWhenStreaming(engine->info(), engine->plan());
 
   const auto scheduler = Scheduler::Create(*engine, scheduler_options);

@@ -38,6 +38,7 @@ struct EngineCounters {
   uint64_t expert_bytes = 0;
   uint64_t embedding_bytes = 0;
   uint64_t head_bytes = 0;
+  uint64_t network_bytes = 0;  // of all these, what came from the hub because it was missing
   // For which the disk (the busiest, if the model lies on several) had at least one read under way.
   double disk_seconds = 0;
 

@@ -40,6 +40,7 @@ EngineCounters operator-(const EngineCounters& later, const EngineCounters& earl
   d.expert_bytes -= earlier.expert_bytes;
   d.embedding_bytes -= earlier.embedding_bytes;
   d.head_bytes -= earlier.head_bytes;
+  d.network_bytes -= earlier.network_bytes;
   d.disk_seconds -= earlier.disk_seconds;
   return d;
 }

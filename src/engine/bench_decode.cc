@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/seconds_since.h"
 #include "deltafin/bench.h"
 #include "deltafin/session.h"
 #include "device/cpu/cpu_device.h"
@@ -38,10 +39,6 @@ constexpr int64_t kLayersOfTheRelease = 93;
 constexpr int64_t kMlaLayersOfTheRelease = 24;
 constexpr int64_t kVocabOfTheRelease = 163840;
 constexpr int64_t kHiddenOfTheRelease = 7168;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double MedianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());

@@ -141,6 +141,7 @@ EngineCounters EngineImpl::counters() const {
   counters.head_bytes = spine.head_bytes;
   counters.embedding_bytes = spine.embedding_bytes;
   counters.expert_bytes = experts_->counters().bytes_read();
+  counters.network_bytes = model_files_.fetched_bytes();
   counters.disk_seconds = queue_->counters().busy_seconds;
   return counters;
 }

@@ -6,7 +6,9 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "base/seconds_since.h"
 #include "engine/engine_impl.h"
+#include "engine/request_checks.h"
 #include "io/hash.h"
 
 namespace deltafin {
@@ -14,27 +16,13 @@ namespace {
 
 constexpr double kReportSeconds = 0.2;
 
-double SecondsSince(JobRun::Clock::time_point start) {
-  return std::chrono::duration<double>(JobRun::Clock::now() - start).count();
-}
-
 void Check(const Job& job, EngineImpl& engine) {
   const auto refuse = [](ErrorCode code, const std::string& why) { throw Error(code, why); };
-  const int64_t context = engine.info().context_tokens;
   if (job.prompt.empty()) {
     refuse(ErrorCode::kInvalidArgument, "prompt: expected at least one token, got none");
   }
-  for (TokenId token : job.prompt) {
-    if (token >= 0 && token < engine.info().vocab_size) continue;
-    refuse(ErrorCode::kInvalidArgument,
-           format("token id: expected 0 to {}, got {}", engine.info().vocab_size - 1, token));
-  }
-  if (std::ssize(job.prompt) > context) {
-    refuse(ErrorCode::kOutOfMemory,
-           format("context: {} tokens do not fit the {} that the memory plan has room for; pass "
-                  "a larger --context (the model allows {})",
-                  job.prompt.size(), context, engine.info().max_context_tokens));
-  }
+  CheckTokenIds(job.prompt, engine.info());
+  CheckContextHolds(std::ssize(job.prompt), engine.info());
   for (int64_t length : job.shared_lengths) {
     if (length > 0 && length <= std::ssize(job.prompt)) continue;
     refuse(ErrorCode::kInvalidArgument,
@@ -51,13 +39,7 @@ void Check(const Job& job, EngineImpl& engine) {
     refuse(ErrorCode::kInvalidArgument,
            format("logprobs: expected -1 (none) or more, got {}", job.top_logprobs));
   }
-  const int64_t room = engine.info().max_draft_tokens;
-  if (job.draft_tokens < kAutoDraft || job.draft_tokens > room) {
-    refuse(ErrorCode::kInvalidArgument,
-           format("draft tokens: expected at most {}, which the engine was opened with room for, "
-                  "got {}",
-                  room, job.draft_tokens));
-  }
+  CheckDraftTokens(job.draft_tokens, engine.info());
 }
 
 // Not max_new_tokens nor stops: they cut the answer, they do not choose it.

@@ -13,6 +13,7 @@
 
 #include "deltafin/session.h"
 #include "engine/scheduler_test_util.h"
+#include "least_budget.h"
 #include "shared_data.h"
 #include "store/testing/temp_dir.h"
 
@@ -407,8 +408,8 @@ TEST(SchedulerFaultTest, AFailedReadFailsTheJobsOfItsPassOnly) {
   options.model_dir = dir.string();
   options.context_tokens = 128;
   options.parallel_sessions = 2;
-  options.ram_bytes = LeastRam(options) + (uint64_t{2} << 20);  // the heap grows between the two
-  const auto engine = Engine::Open(options);
+  options.ram_bytes = LeastRam(options);
+  const auto engine = OpenAndFollow(options);
   SchedulerOptions two;
   two.parallel = 2;
   const auto scheduler = Scheduler::Create(*engine, two);

@@ -4,10 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cinttypes>
 #include <condition_variable>
-#include <cstdio>
-#include <cstring>
 #include <mutex>
 #include <random>
 #include <string>
@@ -141,20 +138,6 @@ inline void ExpectSameAsAlone(Engine& engine, const Job& job, Recorder& recorder
   for (const JobToken& token : recorder.tokens()) {
     EXPECT_EQ(token.logprobs.has_value(), job.top_logprobs >= 0);
   }
-}
-
-// The smallest budget, in whole MiB, that the engine says would do.
-inline uint64_t LeastRam(EngineOptions options) {
-  options.ram_bytes = 1;
-  uint64_t mib = 0;
-  try {
-    Engine::Open(options);
-  } catch (const Error& error) {
-    const char* const least = std::strstr(error.what(), "at least --ram ");
-    if (least != nullptr) std::sscanf(least, "at least --ram %" SCNu64, &mib);
-  }
-  EXPECT_GT(mib, 0u);
-  return mib << 20;
 }
 
 }  // namespace deltafin

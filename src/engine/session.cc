@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/seconds_since.h"
 #include "engine/ngram_source.h"
+#include "engine/request_checks.h"
 #include "engine/session_impl.h"
 
 namespace deltafin {
@@ -23,10 +25,6 @@ struct SnapshotImpl : Snapshot {
   std::vector<float> last_logits;
   std::vector<std::byte> state;
 };
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 }  // namespace
 
@@ -70,19 +68,8 @@ void SessionImpl::CheckUsable() const {
 }
 
 void SessionImpl::CheckTokens(std::span<const TokenId> tokens, size_t before) const {
-  for (TokenId token : tokens) {
-    if (token >= 0 && token < engine_.config().vocab_size) continue;
-    throw Error(ErrorCode::kInvalidArgument, format("token id: expected 0 to {}, got {}",
-                                                    engine_.config().vocab_size - 1, token));
-  }
-  const int64_t total = static_cast<int64_t>(before + tokens.size());
-  if (total > engine_.info().context_tokens) {
-    throw Error(
-        ErrorCode::kOutOfMemory,
-        format("context: {} tokens do not fit the {} that the memory plan has room for; pass "
-               "a larger --context (the model allows {})",
-               total, engine_.info().context_tokens, engine_.info().max_context_tokens));
-  }
+  CheckTokenIds(tokens, engine_.info());
+  CheckContextHolds(static_cast<int64_t>(before + tokens.size()), engine_.info());
 }
 
 bool SessionImpl::ContextIsFull() const {
@@ -146,13 +133,7 @@ void SessionImpl::CheckOptions(const GenerateOptions& options) const {
     throw Error(ErrorCode::kInvalidArgument,
                 format("logprobs: expected at least 0, got {}", options.top_logprobs));
   }
-  const int64_t room = engine_.info().max_draft_tokens;
-  if (options.draft_tokens < kAutoDraft || options.draft_tokens > room) {
-    throw Error(ErrorCode::kInvalidArgument,
-                format("draft tokens: expected at most {}, which the engine was opened with room "
-                       "for, got {}",
-                       room, options.draft_tokens));
-  }
+  CheckDraftTokens(options.draft_tokens, engine_.info());
 }
 
 void SessionImpl::set_draft_source(std::unique_ptr<DraftSource> source) {

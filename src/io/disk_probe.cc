@@ -16,6 +16,7 @@
 
 #include "base/buffer.h"
 #include "base/check.h"
+#include "base/seconds_since.h"
 
 namespace deltafin {
 namespace {
@@ -25,10 +26,6 @@ using PageBuffer = AlignedBuffer<std::byte, kReadAlignment>;
 
 constexpr double kCloseEnough = 0.95;
 constexpr int kMaxDraws = 64;
-
-double SecondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // The stretch of the file without holes that begins at or after `offset`, as far as the file system
 // can tell; wraps around at the end. Empty when the file is all hole.

@@ -5,15 +5,13 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "base/seconds_since.h"
 #include "io/read_loop.h"
 
 namespace deltafin {
 namespace {
 
 uint64_t RoundDown(uint64_t value) { return value / kReadAlignment * kReadAlignment; }
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 uint64_t RoundUp(uint64_t value) { return RoundDown(value + kReadAlignment - 1); }
 
 }  // namespace

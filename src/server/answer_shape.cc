@@ -219,11 +219,13 @@ int AnswerShape::ValueNode(std::string_view key) const {
   return node->additional;
 }
 
-unsigned AnswerShape::ArgumentTypes(int index) const {
+// The alternatives of an argument that have none of their own; nothing: any value. They may
+// name each other.
+std::optional<std::vector<const SchemaNode*>> AnswerShape::Alternatives(int index) const {
   const std::shared_ptr<const JsonSchema>& schema =
       options_->tools[static_cast<size_t>(tool_)].arguments;
-  if (!schema) return kJsonAny;
-  unsigned types = 0;
+  if (!schema) return std::nullopt;
+  std::vector<const SchemaNode*> found;
   std::vector<int> open{index};
   std::set<int> seen;
   while (!open.empty()) {
@@ -232,9 +234,18 @@ unsigned AnswerShape::ArgumentTypes(int index) const {
     if (!seen.insert(next).second) continue;
     const SchemaNode& node = schema->nodes[static_cast<size_t>(next)];
     open.insert(open.end(), node.any_of.begin(), node.any_of.end());
-    if (!node.any_of.empty()) continue;
-    if (node.literals.empty()) types |= node.types;
-    for (const std::string& literal : node.literals) {
+    if (node.any_of.empty()) found.push_back(&node);
+  }
+  return found;
+}
+
+unsigned AnswerShape::ArgumentTypes(int index) const {
+  const auto alternatives = Alternatives(index);
+  if (!alternatives) return kJsonAny;
+  unsigned types = 0;
+  for (const SchemaNode* node : *alternatives) {
+    if (node->literals.empty()) types |= node->types;
+    for (const std::string& literal : node->literals) {
       for (const TypeName& type : kTypeNames) {
         if (type.first.find(literal[0]) != std::string_view::npos) types |= type.type;
       }
@@ -245,21 +256,12 @@ unsigned AnswerShape::ArgumentTypes(int index) const {
 
 // What a string must be one of, when it cannot be any text.
 std::optional<std::vector<std::string>> AnswerShape::TextChoices(int index) const {
-  const std::shared_ptr<const JsonSchema>& schema =
-      options_->tools[static_cast<size_t>(tool_)].arguments;
-  if (!schema) return std::nullopt;
+  const auto alternatives = Alternatives(index);
+  if (!alternatives) return std::nullopt;
   std::vector<std::string> choices;
-  std::vector<int> open{index};
-  std::set<int> seen;
-  while (!open.empty()) {
-    const int next = open.back();
-    open.pop_back();
-    if (!seen.insert(next).second) continue;
-    const SchemaNode& node = schema->nodes[static_cast<size_t>(next)];
-    open.insert(open.end(), node.any_of.begin(), node.any_of.end());
-    if (!node.any_of.empty()) continue;
-    if (node.literals.empty() && (node.types & kJsonString) != 0) return std::nullopt;
-    for (const std::string& literal : node.literals) {
+  for (const SchemaNode* node : *alternatives) {
+    if (node->literals.empty() && (node->types & kJsonString) != 0) return std::nullopt;
+    for (const std::string& literal : node->literals) {
       if (literal[0] != '"') continue;
       choices.push_back(ParseJson(literal, "a value of enum").get<std::string>());
     }

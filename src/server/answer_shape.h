@@ -84,6 +84,7 @@ class AnswerShape {
   bool JsonIsComplete() const;
   const SchemaNode* ArgumentsNode() const;
   int ValueNode(std::string_view key) const;  // of an argument
+  std::optional<std::vector<const SchemaNode*>> Alternatives(int node) const;
   unsigned ArgumentTypes(int node) const;
   std::optional<std::vector<std::string>> TextChoices(int node) const;
 

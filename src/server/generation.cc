@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/seconds_since.h"
 #include "server/api_error.h"
 
 namespace deltafin {
@@ -17,10 +18,6 @@ using Clock = std::chrono::steady_clock;
 // A comment goes out when nothing else did for so long.
 constexpr double kWaitingSeconds = 0.9;  // while no token has come
 constexpr double kDecodingSeconds = 2.0;
-
-double SecondsSince(Clock::time_point time) {
-  return std::chrono::duration<double>(Clock::now() - time).count();
-}
 
 const char* PhaseName(JobProgress::Phase phase) {
   switch (phase) {

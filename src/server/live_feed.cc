@@ -82,7 +82,7 @@ void LiveFeed::Stop() {
 }
 
 LiveFeed::Sample LiveFeed::Take() const {
-  return {Clock::now(), scheduler_.stats(), engine_.expert_counters()};
+  return {Clock::now(), scheduler_.stats(), engine_.expert_counters(), engine_.counters()};
 }
 
 std::string LiveFeed::State(const Sample& now, bool with_picks) {
@@ -118,12 +118,19 @@ Json LiveFeed::Rates(const Sample& now) const {
   if (requested > 0) hit_rate = static_cast<double>(hits) / static_cast<double>(requested);
   const double ram_bytes =
       static_cast<double>(hits) * static_cast<double>(engine_.info().expert_bytes);
+  const EngineCounters spent = now.engine - then.engine;
+  Json phases = Json::object();
+  for (size_t i = 0; i < kNumPhases && spent.pass_seconds() > 0; ++i) {
+    phases[PhaseName(static_cast<Phase>(i))] = spent.seconds[i] / spent.pass_seconds();
+  }
   return {{"new_tokens", rate(then.stats.new_tokens, now.stats.new_tokens)},
           {"prompt_tokens", rate(then.stats.prompt_tokens, now.stats.prompt_tokens)},
           {"passes", rate(then.stats.passes, now.stats.passes)},
           {"disk_bytes", rate(then.experts.bytes_read(), now.experts.bytes_read())},
+          {"spine_bytes", rate(uint64_t{0}, spent.bytes_read() - spent.expert_bytes)},
           {"ram_bytes", rate(0.0, ram_bytes)},
-          {"wait", std::clamp(rate(then.experts.wait_seconds, now.experts.wait_seconds), 0.0, 1.0)},
+          {"network_bytes", rate(uint64_t{0}, spent.network_bytes)},
+          {"phases", std::move(phases)},
           {"hit_rate", std::move(hit_rate)}};
 }
 

@@ -34,6 +34,7 @@ class LiveFeed {
     Clock::time_point time;
     SchedulerStats stats;
     ExpertStoreCounters experts;
+    EngineCounters engine;
   };
   struct Watcher {
     std::shared_ptr<Exchange> exchange;

@@ -74,6 +74,20 @@ std::string MetricsText(const Engine& engine, const SchedulerStats& scheduler,
                              {{"demand", experts.bytes_demand},
                               {"ahead", experts.bytes_ahead},
                               {"warm", experts.bytes_warm}});
+  const EngineCounters passes = engine.counters();
+  metrics.Counters<uint64_t>("read_bytes_total", "Bytes of weights read, by kind.", "kind",
+                             {{"spine", passes.spine_bytes},
+                              {"expert", passes.expert_bytes},
+                              {"embedding", passes.embedding_bytes},
+                              {"head", passes.head_bytes}});
+  metrics.Counter("network_bytes_total", "Bytes of weights that came from the hub.",
+                  passes.network_bytes);
+  std::vector<std::pair<std::string, double>> seconds;
+  for (size_t i = 0; i < kNumPhases; ++i) {
+    seconds.emplace_back(PhaseName(static_cast<Phase>(i)), passes.seconds[i]);
+  }
+  metrics.Counters<double>("pass_seconds_total", "Time of the passes, by what it went to.", "phase",
+                           seconds);
   metrics.Counter("expert_wait_seconds_total", "Time for which computing waited for experts.",
                   experts.wait_seconds);
 

@@ -65,6 +65,8 @@ bool ModelFiles::streaming() const {
                      [](const auto& shard) { return !shard.second->complete(); });
 }
 
+uint64_t ModelFiles::fetched_bytes() const { return filler_->fetched_bytes(); }
+
 std::unique_ptr<ReadQueue> ModelFiles::Wrap(std::unique_ptr<ReadQueue> queue) {
   return streaming() ? MakeStreamedReadQueue(std::move(queue), *filler_) : std::move(queue);
 }

@@ -51,6 +51,8 @@ class ModelFiles final : public FileSystem {
 
   // True when a file that was opened is not complete.
   bool streaming() const;
+  // From the source, since the start.
+  uint64_t fetched_bytes() const;
   // Reads of what is missing go to the source, the others to `queue`.
   std::unique_ptr<ReadQueue> Wrap(std::unique_ptr<ReadQueue> queue);
   LocalShare ShareOf(const Checkpoint& checkpoint) const;

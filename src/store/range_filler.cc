@@ -101,6 +101,7 @@ std::unique_ptr<RangeFiller::Active> RangeFiller::Take(uint64_t id) {
 }
 
 void RangeFiller::OnRangeBytes(uint64_t tag, std::span<const std::byte> bytes) {
+  fetched_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   Active* active = nullptr;
   {
     const std::lock_guard lock(mutex_);

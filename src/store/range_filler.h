@@ -47,6 +47,7 @@ class RangeFiller final : private RangeListener {
   void Promote(uint64_t id);
   // Every fetch that is under way fails before this returns.
   void DropAll();
+  uint64_t fetched_bytes() const { return fetched_bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Active {
@@ -66,6 +67,7 @@ class RangeFiller final : private RangeListener {
   std::mutex mutex_;
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Active>> active_;
+  std::atomic<uint64_t> fetched_bytes_ = 0;
   std::atomic<uint64_t> unchecked_bytes_;  // fetched since the free space was looked at
   std::atomic<bool> has_space_ = true;
   Committer committer_;

@@ -95,6 +95,7 @@ class StreamedReadQueue final : public ReadQueue {
     for (const uint64_t id : job->ids) filler_.Promote(id);
   }
 
+  ReadCounters counters() const override { return queue_->counters(); }  // of the disk
   std::string Describe() const override { return queue_->Describe() + ", the rest from the hub"; }
 
  private:

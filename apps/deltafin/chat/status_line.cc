@@ -33,8 +33,8 @@ uint64_t ResidentBytes() {
 }  // namespace
 
 ResourceUse ResourceUse::Of(const Engine& engine) {
-  const ExpertStoreCounters counters = engine.expert_counters();
-  return {counters.requested, counters.hits, counters.bytes_read(), ResidentBytes()};
+  const ExpertStoreCounters experts = engine.expert_counters();
+  return {experts.requested, experts.hits, engine.counters().bytes_read(), ResidentBytes()};
 }
 
 std::string StatusLine(const TurnResult& turn, const ResourceUse& before, const ResourceUse& after,
@@ -80,6 +80,8 @@ std::string StatsText(const Engine& engine, const Conversation& conversation,
           Number("%.1f %% in RAM", share(experts.hits)) +
           Number(" (%.1f %% read ahead), ", share(experts.ahead_hits)) +
           Bytes(experts.bytes_read()) + " read, " + Number("%.2f s waited\n", experts.wait_seconds);
+  const EngineCounters counters = engine.counters();
+  text += "spine      " + Bytes(counters.bytes_read() - counters.expert_bytes) + " read\n";
   text += "RAM        " + Bytes(ResidentBytes()) + " of this process";
   for (const PlanLine& line : engine.plan()) {
     if (line.what == "budget") text += ", budget " + Bytes(line.bytes);

@@ -7,7 +7,7 @@
 
 namespace deltafin {
 
-// The experts' traffic and the memory of this process, at one moment.
+// What was read, how many experts were in RAM, and the memory of this process, at one moment.
 struct ResourceUse {
   uint64_t requested = 0;
   uint64_t hits = 0;

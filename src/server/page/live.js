@@ -15,7 +15,7 @@ export function createLivePanel(root, onClose) {
   const phase = element("p", { class: "phase" }, "Connecting…");
   const speedLine = createSparkline("Tokens per second in the last minute", ["--accent"]);
   const trafficLine = createSparkline("Bytes per second in the last minute, disk and RAM", ["--disk", "--ram"]);
-  const traffic = createPartsBar("Weights of experts, bytes per second");
+  const traffic = createPartsBar("Weights, bytes per second");
   const time = createPartsBar("Where the time of a token goes");
   const timeTitle = element("span", { class: "section-value" });
   const ring = createRing("Experts found in RAM");
@@ -28,7 +28,7 @@ export function createLivePanel(root, onClose) {
   let lastTime = 0;
   let tokenRate = createRate();
   let passRate = createRate();
-  let waitMean = createMean();
+  let phaseMeans = new Map();
 
   const modes = ["Now", "Since opened"].map((name, index) =>
     element(
@@ -60,7 +60,7 @@ export function createLivePanel(root, onClose) {
       section("Experts picked", element("div", { class: "modes", role: "group", "aria-label": "Which picks" }, ...modes), heatmap.root,
         element("p", { class: "quiet small" }, "A row is a layer, a column an expert. Each token lights a few in every row.")),
       section("Where a token's time goes", timeTitle, time.root),
-      section("Expert weights", null, traffic.root, trafficLine.root),
+      section("Weights", null, traffic.root, trafficLine.root),
       section("Found in RAM", null, element("div", { class: "hits" }, ring.root, hitText)),
       element("details", { class: "more" }, element("summary", {}, "Memory and totals"), plan.root, totals, about),
     ),
@@ -71,7 +71,7 @@ export function createLivePanel(root, onClose) {
     lastTime = 0;
     tokenRate = createRate();
     passRate = createRate();
-    waitMean = createMean();
+    phaseMeans = new Map();
     heatmap.reset(event.num_layers, event.num_experts, event.experts_per_token);
     const kColors = ["--plan-0", "--plan-1", "--plan-2", "--plan-3", "--plan-4", "--plan-5", "--plan-6"];
     const kNotParts = new Set(["limit", "available now", "left to the system", "budget"]);
@@ -98,13 +98,14 @@ export function createLivePanel(root, onClose) {
     root.classList.toggle("idle", !isBusy);
     showSpeed(state, rates, isBusy);
     speedLine.push([rates.new_tokens], repeat);
-    trafficLine.push([rates.disk_bytes + (rates.network_bytes ?? 0), rates.ram_bytes], repeat);
+    trafficLine.push([rates.disk_bytes + rates.spine_bytes, rates.ram_bytes], repeat);
     const parts = [
-      { name: "from disk", value: rates.disk_bytes, color: "--disk", text: `${bytes(rates.disk_bytes)}/s` },
-      { name: "from RAM", value: rates.ram_bytes, color: "--ram", text: `${bytes(rates.ram_bytes)}/s` },
+      { name: "experts read", value: rates.disk_bytes, color: "--disk", text: `${bytes(rates.disk_bytes)}/s` },
+      { name: "experts from RAM", value: rates.ram_bytes, color: "--ram", text: `${bytes(rates.ram_bytes)}/s` },
+      { name: "spine read", value: rates.spine_bytes, color: "--spine", text: `${bytes(rates.spine_bytes)}/s` },
     ];
-    if (rates.network_bytes !== undefined) {
-      parts.push({ name: "from the network", value: rates.network_bytes, color: "--network", text: `${bytes(rates.network_bytes)}/s` });
+    if (rates.network_bytes > 0) {
+      parts.push({ name: "of these from the network", value: rates.network_bytes, color: "--network", text: `${bytes(rates.network_bytes)}/s` });
     }
     traffic.update(parts);
     if (state.running > 0) showTime(rates);
@@ -126,8 +127,16 @@ export function createLivePanel(root, onClose) {
       ...rates,
       passes,
       new_tokens: tokenRate.update(now, sums.new_tokens, rates.new_tokens),
-      wait: waitMean.update(now, rates.wait, passes > 0 ? Math.max(1, 1 / passes) : 1),
+      phases: steadyPhases(now, rates.phases, passes > 0 ? Math.max(1, 1 / passes) : 1),
     };
+  }
+
+  function steadyPhases(now, phases, forget) {
+    for (const [name, part] of Object.entries(phases)) {
+      if (!phaseMeans.has(name)) phaseMeans.set(name, createMean());
+      phaseMeans.get(name).part = phaseMeans.get(name).update(now, part, forget);
+    }
+    return (...names) => names.reduce((sum, name) => sum + (phaseMeans.get(name)?.part ?? 0), 0);
   }
 
   function showSpeed(state, rates, isBusy) {
@@ -150,11 +159,17 @@ export function createLivePanel(root, onClose) {
   function showTime(rates) {
     if (rates.passes <= 0) return; // what was last seen stays
     const pass = 1 / rates.passes;
-    const waiting = pass * Math.min(1, Math.max(0, rates.wait));
     setText(timeTitle, `${seconds(pass)} a pass`);
+    const part = (name, color, ...phases) => {
+      const value = pass * rates.phases(...phases);
+      return { name, value, color, text: seconds(value) };
+    };
     time.update([
-      { name: "computing", value: pass - waiting, color: "--accent", text: seconds(pass - waiting) },
-      { name: "waiting for experts", value: waiting, color: "--disk", text: seconds(waiting) },
+      part("waiting for the spine", "--spine", "spine wait"),
+      part("waiting for experts", "--disk", "expert wait"),
+      part("attention", "--accent", "KDA", "MLA"),
+      part("experts", "--ram", "experts", "shared", "dense"),
+      part("all else", "--plan-none", "foresight", "head", "other"),
     ]);
   }
 
