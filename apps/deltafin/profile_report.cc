@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "gigabytes.h"
+
 namespace deltafin {
 namespace {
 
@@ -10,7 +12,6 @@ namespace {
 constexpr size_t kMaxRows = 24;
 
 double Ratio(double part, double of) { return of > 0 ? part / of : 0; }
-double Gigabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 // Of the time in which the disk worked, the part in which the computation did not wait for it.
 double Overlap(const EngineCounters& c) {

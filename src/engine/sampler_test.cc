@@ -71,7 +71,7 @@ std::vector<double> NaiveDistribution(std::span<const float> logits, const Sampl
 }
 
 // Draws at positions first, first + 1, ... with the text held still but for its length.
-std::vector<int> Draws(std::span<const float> logits, SamplingOptions options, int count) {
+std::vector<int> Draws(std::span<const float> logits, const SamplingOptions& options, int count) {
   std::vector<int> seen(logits.size());
   Sampler sampler(options, std::ssize(logits));
   std::vector<TokenId> text;

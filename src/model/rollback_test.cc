@@ -15,7 +15,7 @@ constexpr int64_t kDim = 8;
 constexpr int64_t kWidth = kHeads * kDim;
 
 // Layers 0 and 2 are KDA, layer 1 is MLA.
-ModelConfig SmallConfig() {
+ModelConfig RollbackConfig() {
   ModelConfig config;
   config.num_layers = 3;
   config.is_mla = {false, true, false};
@@ -70,7 +70,7 @@ class RollbackTest : public testing::Test {
 
   ThreadPool pool_{2};
   std::unique_ptr<Device> device_ = MakeCpuDevice(pool_);
-  ModelConfig config_ = SmallConfig();
+  ModelConfig config_ = RollbackConfig();
 };
 
 TEST_F(RollbackTest, AnyNumberOfTokensCanBeKept) {

@@ -4,7 +4,9 @@
 
 #include <random>
 
+#include "chat_elements.h"
 #include "deltafin/chat.h"
+#include "server/schema_test_util.h"
 
 namespace deltafin {
 namespace {
@@ -31,39 +33,30 @@ bool Accepts(const ShapeOptions& options, const std::string& text) {
   return true;
 }
 
-std::string Open(const std::string& tag) { return "<|open|>" + tag + "<|sep|>"; }
-std::string Close(const std::string& tag) { return "<|close|>" + tag + "<|sep|>"; }
-const std::string kThought = "hm" + Close("think") + Open("response");
-const std::string kEnd = Close("message") + "<|end_of_msg|>";
+const std::string kHm = "hm" + Close("think") + Open("response");
+const std::string kMessageEnd = Close("message") + "<|end_of_msg|>";
 
-std::string Argument(const std::string& key, const std::string& type, const std::string& value) {
-  return Open("argument key=\"" + key + "\" type=\"" + type + "\"") + value + Close("argument");
-}
 std::string Call(const std::string& name, int index, const std::string& arguments) {
   return Open("call tool=\"" + name + "\" index=\"" + std::to_string(index) + "\"") + arguments +
          Close("call");
 }
 std::string Tools(const std::string& calls) { return Open("tools") + calls + Close("tools"); }
 
-std::shared_ptr<const JsonSchema> Schema(const std::string& text) {
-  return CompileSchema(ParseJson(text, "schema"), "schema");
-}
-
 TEST(AnswerShapeTest, JsonIsTheWholeAnswer) {
   ShapeOptions options;
   options.content = Schema(R"({"type": "object"})");
-  EXPECT_TRUE(Accepts(options, kThought + "{\"a\": 1}" + Close("response") + kEnd));
-  EXPECT_TRUE(Accepts(options, kThought + "{}" + Close("response") + "<|end_of_msg|>"));
-  EXPECT_FALSE(Accepts(options, kThought + "Here: {}"));
-  EXPECT_FALSE(Accepts(options, kThought + "{\"a\": 1" + Close("response")));
-  EXPECT_FALSE(Accepts(options, kThought + "{} "));
-  EXPECT_FALSE(Accepts(options, kThought + "{}" + "<|end_of_msg|>"));
-  EXPECT_FALSE(Accepts(options, kThought + Close("response")));
+  EXPECT_TRUE(Accepts(options, kHm + "{\"a\": 1}" + Close("response") + kMessageEnd));
+  EXPECT_TRUE(Accepts(options, kHm + "{}" + Close("response") + "<|end_of_msg|>"));
+  EXPECT_FALSE(Accepts(options, kHm + "Here: {}"));
+  EXPECT_FALSE(Accepts(options, kHm + "{\"a\": 1" + Close("response")));
+  EXPECT_FALSE(Accepts(options, kHm + "{} "));
+  EXPECT_FALSE(Accepts(options, kHm + "{}" + "<|end_of_msg|>"));
+  EXPECT_FALSE(Accepts(options, kHm + Close("response")));
   EXPECT_FALSE(Accepts(options, "hm<|end_of_msg|>"));
   EXPECT_FALSE(Accepts(options, "hm[EOS]"));
-  EXPECT_FALSE(Accepts(options, kThought + "{}" + Close("response") + Open("tools")));
+  EXPECT_FALSE(Accepts(options, kHm + "{}" + Close("response") + Open("tools")));
   options.thinking = false;
-  EXPECT_TRUE(Accepts(options, "{}" + Close("response") + kEnd));
+  EXPECT_TRUE(Accepts(options, "{}" + Close("response") + kMessageEnd));
 }
 
 TEST(AnswerShapeTest, RequiredCalls) {
@@ -71,15 +64,16 @@ TEST(AnswerShapeTest, RequiredCalls) {
   options.tools = {{"get", nullptr}, {"say \"hi\"", nullptr}};
   options.min_calls = 1;
   options.max_calls = 2;
-  const std::string begin = kThought + "text" + Close("response");
-  EXPECT_FALSE(Accepts(options, begin + kEnd));
+  const std::string begin = kHm + "text" + Close("response");
+  EXPECT_FALSE(Accepts(options, begin + kMessageEnd));
   EXPECT_FALSE(Accepts(options, begin + "<|end_of_msg|>"));
   EXPECT_FALSE(Accepts(options, begin + Tools("")));
-  EXPECT_TRUE(Accepts(options, begin + Tools(Call("get", 1, "")) + kEnd));
-  EXPECT_TRUE(Accepts(options, begin + Tools(Call("say &quot;hi&quot;", 1, "")) + kEnd));
+  EXPECT_TRUE(Accepts(options, begin + Tools(Call("get", 1, "")) + kMessageEnd));
+  EXPECT_TRUE(Accepts(options, begin + Tools(Call("say &quot;hi&quot;", 1, "")) + kMessageEnd));
   EXPECT_FALSE(Accepts(options, begin + Tools(Call("set", 1, ""))));
   EXPECT_FALSE(Accepts(options, begin + Tools(Call("get", 2, ""))));
-  EXPECT_TRUE(Accepts(options, begin + Tools(Call("get", 1, "") + Call("get", 2, "")) + kEnd));
+  EXPECT_TRUE(
+      Accepts(options, begin + Tools(Call("get", 1, "") + Call("get", 2, "")) + kMessageEnd));
   EXPECT_FALSE(Accepts(
       options, begin + Tools(Call("get", 1, "") + Call("get", 2, "") + Call("get", 3, ""))));
   EXPECT_TRUE(Accepts(options, begin + Tools(Call("get", 1,
@@ -104,7 +98,7 @@ TEST(AnswerShapeTest, ArgumentsOfASchema) {
       "unit": {"enum": ["C", "F", 1]}, "days": {"type": "integer"}}, "required": ["city"],
       "additionalProperties": false})")}};
   const auto accepts = [&](const std::string& arguments) {
-    return Accepts(options, Close("response") + Tools(Call("f", 1, arguments)) + kEnd);
+    return Accepts(options, Close("response") + Tools(Call("f", 1, arguments)) + kMessageEnd);
   };
   const std::string city = Argument("city", "string", "Paris");
   EXPECT_TRUE(accepts(city));
@@ -129,7 +123,7 @@ TEST(AnswerShapeTest, OtherArgumentsWhereTheSchemaAllowsThem) {
   options.tools = {{"f", Schema(R"({"type": "object", "properties": {"a": {"type": "null"}},
                                     "additionalProperties": {"type": "boolean"}})")}};
   const auto accepts = [&](const std::string& arguments) {
-    return Accepts(options, Close("response") + Tools(Call("f", 1, arguments)) + kEnd);
+    return Accepts(options, Close("response") + Tools(Call("f", 1, arguments)) + kMessageEnd);
   };
   EXPECT_TRUE(accepts(Argument("a", "null", "null") + Argument("b", "boolean", "true")));
   EXPECT_FALSE(accepts(Argument("a", "boolean", "true")));
@@ -140,9 +134,9 @@ TEST(AnswerShapeTest, NoCalls) {
   ShapeOptions options;
   options.tools = {{"f", nullptr}};
   options.max_calls = 0;
-  EXPECT_TRUE(Accepts(options, kThought + "text" + Close("response") + kEnd));
-  EXPECT_FALSE(Accepts(options, kThought + "text" + Close("response") + Open("tools")));
-  EXPECT_FALSE(Accepts(options, kThought + Open("tools")));
+  EXPECT_TRUE(Accepts(options, kHm + "text" + Close("response") + kMessageEnd));
+  EXPECT_FALSE(Accepts(options, kHm + "text" + Close("response") + Open("tools")));
+  EXPECT_FALSE(Accepts(options, kHm + Open("tools")));
 }
 
 TEST(AnswerShapeTest, CallsInPlaceOfJson) {
@@ -151,10 +145,10 @@ TEST(AnswerShapeTest, CallsInPlaceOfJson) {
   options.tools = {{"f", nullptr}};
   options.max_calls = 1;
   const std::string call = Tools(Call("f", 1, ""));
-  EXPECT_TRUE(Accepts(options, kThought + Close("response") + call + kEnd));
-  EXPECT_FALSE(Accepts(options, kThought + Close("response") + kEnd));
-  EXPECT_TRUE(Accepts(options, kThought + "{}" + Close("response") + call + kEnd));
-  EXPECT_TRUE(Accepts(options, kThought + "{}" + Close("response") + kEnd));
+  EXPECT_TRUE(Accepts(options, kHm + Close("response") + call + kMessageEnd));
+  EXPECT_FALSE(Accepts(options, kHm + Close("response") + kMessageEnd));
+  EXPECT_TRUE(Accepts(options, kHm + "{}" + Close("response") + call + kMessageEnd));
+  EXPECT_TRUE(Accepts(options, kHm + "{}" + Close("response") + kMessageEnd));
 }
 
 // With a real vocabulary, whatever is picked: the answer ends, and is what it must be.

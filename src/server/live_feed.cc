@@ -70,7 +70,7 @@ void LiveFeed::Tick() {
     last_sent_ = now.time;
   }
   was_busy_ = is_busy;
-  samples_.push_back(std::move(now));
+  samples_.push_back(now);
   while (samples_.size() > 1 &&
          Seconds(samples_.back().time - samples_.front().time) > kRateSeconds) {
     samples_.pop_front();

@@ -19,7 +19,7 @@ using testing::Not;
 using testing::StartsWith;
 
 const std::string kThought = "Well.<|close|>think<|sep|><|open|>response<|sep|>";
-const std::string kEnd = "<|close|>response<|sep|><|close|>message<|sep|>";
+const std::string kAnswerEnd = "<|close|>response<|sep|><|close|>message<|sep|>";
 
 class ServerTest : public testing::Test {
  protected:
@@ -31,7 +31,7 @@ class ServerTest : public testing::Test {
       const std::lock_guard lock(mutex_);
       log_ += line + "\n";
     };
-    Say(kThought + "Hello, world!" + kEnd);
+    Say(kThought + "Hello, world!" + kAnswerEnd);
   }
 
   void Say(const std::string& text) { script_ = TestTokenizer().Encode(text, Specials::kAllowed); }
