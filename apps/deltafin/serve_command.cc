@@ -279,6 +279,7 @@ void AddServeCommand(CLI::App& app, int* status) {
   AddNetworkFlags(*command, options.get());
   AddWorkFlags(*command, options.get());
   AddModelOptions(*command, &options->model);
+  AddPreloadOption(*command, &options->model);
   command->callback([options, status] { *status = Serve(*options); });
 }
 
