@@ -7,10 +7,9 @@ Starts a server and measures, each next to its target:
 - tokens per second of `deltafin run`, of one client, and of eight at once;
 - the time that a token takes beside the passes over the weights: the clients' time less the
   passes', for each pass, and the part of it that is not the scheduler's;
-- the time to the first byte of a stream, idle and beside eight streams;
+- the time to the first byte of a stream, idle and beside seven streams;
 - what 1,000 idle connections cost, and whether all of them still answer.
-The client only looks for the end of each stream, so that it takes little of the processors. No two
-requests are alike: what a session still knows would come at once.
+The client only looks for the end of each stream, so that it takes little of the processors.
 """
 
 import itertools

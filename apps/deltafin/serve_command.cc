@@ -89,6 +89,7 @@ SchedulerOptions ToSchedulerOptions(const ServeOptions& options, const EngineOpt
   SchedulerOptions scheduler;
   scheduler.parallel = engine.parallel_sessions;
   scheduler.max_queued = options.max_queued;
+  scheduler.always_from_start = options.keep_nothing;
   if (options.keep_nothing) return scheduler;
   scheduler.snapshot_bytes = engine.snapshot_bytes;
   scheduler.state_dir =

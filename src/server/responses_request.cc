@@ -132,8 +132,8 @@ class Conversation {
     std::string text;
     // A summary is taken where there is nothing else.
     for (const char* name : {"content", "summary"}) {
-      const Json* parts = fields->Array(name);
-      for (size_t i = 0; text.empty() && parts != nullptr && i < parts->size(); ++i) {
+      const Json* parts = text.empty() ? fields->Array(name) : nullptr;
+      for (size_t i = 0; parts != nullptr && i < parts->size(); ++i) {
         text += PartText((*parts)[i], format("{}.{}[{}]", path, name, i));
       }
     }

@@ -53,8 +53,9 @@ TEST(ResponsesRequestTest, ItemsAreTheMessagesOfAChat) {
   const ResponsesRequest request = Read(R"("input": [
       {"role": "developer", "content": "Short."},
       {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
-      {"type": "reasoning", "id": "rs_1", "summary": [],
-       "content": [{"type": "reasoning_text", "text": "Look it up."}]},
+      {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "No."}],
+       "content": [{"type": "reasoning_text", "text": "Look "},
+                   {"type": "reasoning_text", "text": "it up."}]},
       {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
        "content": [{"type": "output_text", "text": "Wait.", "annotations": []}]},
       {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{\"x\": 1}"},
