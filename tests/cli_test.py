@@ -232,7 +232,9 @@ class Run(unittest.TestCase):
                 self.assertIn(expected, last)
 
     def test_wrong_flags_exit_2_and_help_exits_0(self):
-        for args in ((), ("fly",), ("run", "--no-such-flag"), ("run", "x", "--max-new", "-1")):
+        for args in ((), ("fly",), ("run", "--no-such-flag"), ("run", "x", "--max-new", "-1"),
+                     ("bench", "spec", "--preload", "on"), ("info", "--preload", "on"),
+                     ("quality", "--text", "-", "--preload", "on")):
             self.assertEqual(run(*args, check=False).returncode, 2, args)
         for command in ("run", "tokenize", "render", "info", "trace"):
             self.assertIn(b"--help", run(command, "--help").stdout)

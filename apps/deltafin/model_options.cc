@@ -155,11 +155,6 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
       ->type_name("N")
       ->envname("K3_PIN_LAYERS");
   command
-      .add_option("--preload", options->preload,
-                  "on: read what stays in RAM before the first token (default: off; K3_PRELOAD)")
-      ->type_name("WHEN")
-      ->envname("K3_PRELOAD");
-  command
       .add_option("--isa", options->isa,
                   "Kernels: plain, avx2, avx512 or neon (default: the best; all give the same "
                   "bits)")
@@ -174,6 +169,14 @@ void AddAlsoOption(CLI::App& command, std::vector<std::string>* folders) {
       ->type_name("DIR")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void AddPreloadOption(CLI::App& command, ModelOptions* options) {
+  command
+      .add_option("--preload", options->preload,
+                  "on: read what stays in RAM before the first token (default: off; K3_PRELOAD)")
+      ->type_name("WHEN")
+      ->envname("K3_PRELOAD");
 }
 
 void AddProfileFlag(CLI::App& command, ModelOptions* options) {

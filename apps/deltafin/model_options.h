@@ -36,6 +36,9 @@ void AddAlsoOption(CLI::App& command, std::vector<std::string>* folders);
 // Throws Error(kInvalidArgument).
 SpineFormat ParseSpine(const std::string& text);
 
+// --preload, for commands that generate text for somebody: the others measure the first use too.
+void AddPreloadOption(CLI::App& command, ModelOptions* options);
+
 // --profile, for commands that report it.
 void AddProfileFlag(CLI::App& command, ModelOptions* options);
 

@@ -207,7 +207,8 @@ bool SchedulerImpl::IsFree(const Timeline& timeline) const {
 // left longest ago gets the most useful kept state.
 Timeline& SchedulerImpl::TimelineFor(const JobRun& job) {
   const WantedText wanted = job.wanted_text();
-  const bool from_start = job.job().prompt_logprobs;  // they come from every position
+  // Log probabilities of a prompt come from its every position.
+  const bool from_start = options_.always_from_start || job.job().prompt_logprobs;
   Timeline* best = nullptr;
   Timeline* oldest = nullptr;
   int64_t most = 0;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "chat_elements.h"
@@ -41,6 +42,11 @@ std::string Call(const std::string& name, int index, const std::string& argument
          Close("call");
 }
 std::string Tools(const std::string& calls) { return Open("tools") + calls + Close("tools"); }
+
+int64_t NumCharacters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+}
 
 TEST(AnswerShapeTest, JsonIsTheWholeAnswer) {
   ShapeOptions options;
@@ -115,6 +121,46 @@ TEST(AnswerShapeTest, ArgumentsOfASchema) {
   EXPECT_FALSE(accepts(city + Argument("more", "string", "x")));
 }
 
+TEST(AnswerShapeTest, LengthsOfStringArguments) {
+  ShapeOptions options;
+  options.thinking = false;
+  options.min_calls = 1;
+  options.max_calls = 1;
+  options.tools = {{"f", Schema(R"({"type": "object", "properties": {
+      "a": {"type": "string", "minLength": 2, "maxLength": 3}, "b": {"type": "string", "minLength": 2},
+      "c": {"anyOf": [{"type": "string", "maxLength": 1}, {"const": "long one"}, {"type": "null"}]},
+      "d": {"type": "array", "items": {"type": "string", "maxLength": 1}}},
+      "additionalProperties": {"type": "string", "maxLength": 0}})")}};
+  const auto accepts = [&](const std::string& key, const std::string& value,
+                           const std::string& type = "string") {
+    return Accepts(
+        options, Close("response") + Tools(Call("f", 1, Argument(key, type, value))) + kMessageEnd);
+  };
+  EXPECT_FALSE(accepts("a", ""));
+  EXPECT_FALSE(accepts("a", "x"));
+  EXPECT_TRUE(accepts("a", "xy"));
+  EXPECT_TRUE(accepts("a", "xyz"));
+  EXPECT_FALSE(accepts("a", "xyz4"));
+  // Characters, not bytes; and whole ones.
+  EXPECT_TRUE(accepts("a", "日本語"));
+  EXPECT_FALSE(accepts("a", "日"));
+  EXPECT_FALSE(accepts("a", "日本語x"));
+  EXPECT_FALSE(accepts("a", "xy\xe6\x97"));
+  EXPECT_FALSE(accepts("a", "x\xff"));
+  EXPECT_FALSE(accepts("b", "x"));
+  EXPECT_TRUE(accepts("b", "as long as you like"));
+  EXPECT_TRUE(accepts("c", ""));
+  EXPECT_TRUE(accepts("c", "l"));
+  EXPECT_FALSE(accepts("c", "lo"));
+  EXPECT_TRUE(accepts("c", "long one"));
+  EXPECT_FALSE(accepts("c", "long one!"));
+  EXPECT_TRUE(accepts("c", "null", "null"));
+  EXPECT_TRUE(accepts("d", R"(["x"])", "array"));
+  EXPECT_FALSE(accepts("d", R"(["xy"])", "array"));
+  EXPECT_TRUE(accepts("other", ""));
+  EXPECT_FALSE(accepts("other", "x"));
+}
+
 TEST(AnswerShapeTest, OtherArgumentsWhereTheSchemaAllowsThem) {
   ShapeOptions options;
   options.thinking = false;
@@ -159,8 +205,8 @@ TEST(TokenShapeTest, RandomTokensBecomeACall) {
   options->min_calls = 1;
   options->max_calls = 1;
   options->tools = {{"get_weather", Schema(R"({"type": "object", "properties": {"days":
-      {"type": "integer"}, "unit": {"enum": ["C", "F"]}}, "required": ["days", "unit"],
-      "additionalProperties": false})")}};
+      {"type": "integer"}, "unit": {"enum": ["C", "F"]}, "place": {"type": "string", "minLength": 5,
+      "maxLength": 9}}, "required": ["days", "unit", "place"], "additionalProperties": false})")}};
   for (unsigned seed = 0; seed < 5; ++seed) {
     std::mt19937 random(seed);
     TokenShape shape(*tokenizer, options);
@@ -185,6 +231,8 @@ TEST(TokenShapeTest, RandomTokensBecomeACall) {
     const Json arguments = ParseJson(calls[0].arguments, "arguments");
     EXPECT_TRUE(arguments.at("days").is_number_integer());
     EXPECT_TRUE(arguments.at("unit") == "C" || arguments.at("unit") == "F");
+    EXPECT_GE(NumCharacters(arguments.at("place")), 5);
+    EXPECT_LE(NumCharacters(arguments.at("place")), 9);
   }
 }
 

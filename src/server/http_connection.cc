@@ -318,6 +318,7 @@ void Connection::Send(uint64_t serial, const HttpResponse& response) {
 void Connection::BeginStream(uint64_t serial, const HttpResponse& head) {
   if (!IsCurrent(serial) || stream_begun_) return;
   WriteHead(head, true);
+  if (head_only_) return EndResponse();
   stream_begun_ = true;
   if (!head.body.empty()) return Write(serial, head.body);
   Flush();

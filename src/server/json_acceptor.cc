@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/utf8_state.h"
+
 namespace deltafin {
 namespace {
 
@@ -31,28 +33,6 @@ std::optional<int> HexValue(uint8_t c) {
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return std::nullopt;
 }
-
-// Where a character of several bytes stands.
-struct Utf8State {
-  uint8_t left = 0;                 // bytes that must follow
-  uint8_t low = 0x80, high = 0xbf;  // the next of them
-
-  bool Push(uint8_t c) {
-    if (left > 0) {
-      if (c < low || c > high) return false;
-      --left;
-      low = 0x80, high = 0xbf;
-      return true;
-    }
-    if (c < 0x80) return true;
-    if (c < 0xc2 || c > 0xf4) return false;
-    left = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-    low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-    high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-    return true;
-  }
-  bool operator==(const Utf8State&) const = default;
-};
 
 enum class Kind : uint8_t { kValue, kLiteral, kString, kNumber, kArray, kObject, kKey, kDone };
 
