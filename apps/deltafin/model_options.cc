@@ -128,6 +128,16 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
                   "Latent cache of the attention: f32 (default, no rounding) or bf16 (half the "
                   "memory)")
       ->type_name("FORMAT");
+  command
+      .add_option("--context-in-ram", options->context_in_ram,
+                  "Of the latent caches so much stays in RAM, e.g. 4G; longer contexts are kept in "
+                  "a file and read again for every token (default: all in RAM)")
+      ->type_name("SIZE");
+  command
+      .add_option("--spill-dir", options->spill_dir,
+                  "Folder of that file, which has no name and goes away with the program (default: "
+                  "MODEL/.deltafin)")
+      ->type_name("DIR");
   command.add_option("--threads", options->threads, "Compute threads (default: all processors)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
@@ -187,6 +197,10 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   engine.threads = options.threads;
   engine.context_tokens = options.context;
   engine.cache_format = ParseCache(options.cache);
+  if (!options.context_in_ram.empty()) {
+    engine.context_ram_bytes = ParseBytes("--context-in-ram", options.context_in_ram);
+  }
+  engine.spill_dir = options.spill_dir;
   engine.spine = ParseSpine(options.spine);
   engine.cpu_isa = options.isa;
   engine.prefetch = ParsePrefetch(options.prefetch);

@@ -16,6 +16,8 @@ struct ModelOptions {
   std::vector<std::string> also;
   std::string ram;
   std::string cache = "f32";
+  std::string context_in_ram;
+  std::string spill_dir;
   std::string device = "auto";
   std::string spine = "auto";
   std::string prefetch = "auto";
