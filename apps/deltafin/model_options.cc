@@ -29,6 +29,17 @@ Prefetch ParsePrefetch(const std::string& text) {
               "--prefetch: expected auto or off, got \"" + text + "\"");
 }
 
+Numerics ParseNumerics(const std::string& text) {
+  if (text == "exact") return Numerics::kExact;
+  if (text == "approx") return Numerics::kApprox;
+  if (!text.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--numerics: expected exact or approx, got \"" + text + "\"");
+  }
+  const std::string approx = Environment("K3_APPROX");
+  return approx.empty() || approx == "0" ? Numerics::kExact : Numerics::kApprox;
+}
+
 bool ParseSwitch(const std::string& flag, const std::string& text) {
   if (text == "on" || text == "1") return true;
   if (text == "off" || text == "0") return false;
@@ -152,6 +163,11 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
       ->type_name("NAME")
       ->envname("K3_SPINE");
   command
+      .add_option("--numerics", options->numerics,
+                  "exact (default) or approx: other arithmetic where that is faster, which it is "
+                  "not on a CPU (K3_APPROX=1)")
+      ->type_name("NAME");
+  command
       .add_option("--prefetch", options->prefetch,
                   "Reading experts before the router has picked them: auto (default) or off; never "
                   "changes a result (K3_PREFETCH)")
@@ -202,6 +218,7 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   }
   engine.spill_dir = options.spill_dir;
   engine.spine = ParseSpine(options.spine);
+  engine.numerics = ParseNumerics(options.numerics);
   engine.cpu_isa = options.isa;
   engine.prefetch = ParsePrefetch(options.prefetch);
   engine.also_dirs = options.also;

@@ -20,6 +20,7 @@ struct ModelOptions {
   std::string spill_dir;
   std::string device = "auto";
   std::string spine = "auto";
+  std::string numerics;  // "": as K3_APPROX says
   std::string prefetch = "auto";
   std::string isa;
   std::string pin_layers = "auto";

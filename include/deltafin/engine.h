@@ -34,6 +34,7 @@ struct EngineOptions {
   uint64_t context_ram_bytes = kWholeContext;
   std::string spill_dir;  // "": MODEL/.deltafin
   SpineFormat spine = SpineFormat::kAuto;
+  Numerics numerics = Numerics::kExact;
   // Room for drafts of this many tokens (at most 8; docs/decoding.md); 0: none. kAutoDraft: 8 if
   // they take little of the memory, else none.
   int64_t max_draft_tokens = 0;

@@ -230,6 +230,11 @@ std::vector<std::string> EngineImpl::Describe() const {
              plan_.expert_slots, Bytes(plan_.expert_bytes), device_->Describe(),
              Bytes(plan_.budget_bytes), plan_.limited_by, DescribeContext()),
   };
+  if (options_.numerics == Numerics::kApprox) {
+    lines.push_back(
+        "approximate numerics: nothing is gained by them on this device, so all arithmetic is "
+        "exact (docs/decoding.md)");
+  }
   if (!reads_note_.empty()) lines.push_back("reads: " + reads_note_);
   if (!spine_note_.empty()) lines.push_back(spine_note_);
   const std::string reminder = model_files_.Reminder(*checkpoint_);
