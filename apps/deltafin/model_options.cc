@@ -29,6 +29,17 @@ Prefetch ParsePrefetch(const std::string& text) {
               "--prefetch: expected auto or off, got \"" + text + "\"");
 }
 
+Numerics ParseNumerics(const std::string& text) {
+  if (text == "exact") return Numerics::kExact;
+  if (text == "approx") return Numerics::kApprox;
+  if (!text.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--numerics: expected exact or approx, got \"" + text + "\"");
+  }
+  const std::string approx = Environment("K3_APPROX");
+  return approx.empty() || approx == "0" ? Numerics::kExact : Numerics::kApprox;
+}
+
 bool ParseSwitch(const std::string& flag, const std::string& text) {
   if (text == "on" || text == "1") return true;
   if (text == "off" || text == "0") return false;
@@ -128,6 +139,16 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
                   "Latent cache of the attention: f32 (default, no rounding) or bf16 (half the "
                   "memory)")
       ->type_name("FORMAT");
+  command
+      .add_option("--context-in-ram", options->context_in_ram,
+                  "Of the latent caches so much stays in RAM, e.g. 4G; longer contexts are kept in "
+                  "a file and read again for every token (default: all in RAM)")
+      ->type_name("SIZE");
+  command
+      .add_option("--spill-dir", options->spill_dir,
+                  "Folder of that file, which has no name and goes away with the program (default: "
+                  "MODEL/.deltafin)")
+      ->type_name("DIR");
   command.add_option("--threads", options->threads, "Compute threads (default: all processors)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
@@ -141,6 +162,11 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
           "it is there (K3_SPINE)")
       ->type_name("NAME")
       ->envname("K3_SPINE");
+  command
+      .add_option("--numerics", options->numerics,
+                  "exact (default) or approx: other arithmetic where that is faster, which it is "
+                  "not on a CPU (K3_APPROX=1)")
+      ->type_name("NAME");
   command
       .add_option("--prefetch", options->prefetch,
                   "Reading experts before the router has picked them: auto (default) or off; never "
@@ -190,7 +216,12 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   engine.threads = options.threads;
   engine.context_tokens = options.context;
   engine.cache_format = ParseCache(options.cache);
+  if (!options.context_in_ram.empty()) {
+    engine.context_ram_bytes = ParseBytes("--context-in-ram", options.context_in_ram);
+  }
+  engine.spill_dir = options.spill_dir;
   engine.spine = ParseSpine(options.spine);
+  engine.numerics = ParseNumerics(options.numerics);
   engine.cpu_isa = options.isa;
   engine.prefetch = ParsePrefetch(options.prefetch);
   engine.also_dirs = options.also;

@@ -16,8 +16,11 @@ struct ModelOptions {
   std::vector<std::string> also;
   std::string ram;
   std::string cache = "f32";
+  std::string context_in_ram;
+  std::string spill_dir;
   std::string device = "auto";
   std::string spine = "auto";
+  std::string numerics;  // "": as K3_APPROX says
   std::string prefetch = "auto";
   std::string isa;
   std::string pin_layers = "auto";

@@ -17,6 +17,11 @@ enum class SpineFormat : uint8_t {
   kInt8,  // converted (convert.h): half the bytes, other results
 };
 
+enum class Numerics : uint8_t {
+  kExact,   // docs/numerics.md
+  kApprox,  // other arithmetic where it is measurably faster; on a CPU it is not (docs/decoding.md)
+};
+
 // As a number of draft tokens: the engine decides.
 inline constexpr int64_t kAutoDraft = -1;
 

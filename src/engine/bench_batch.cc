@@ -37,8 +37,8 @@ class BatchBench {
     impl_ = dynamic_cast<EngineImpl*>(engine_.get());
     DF_CHECK(impl_ != nullptr);
     for (int i = 0; i < kMostSequences; ++i) {
-      states_.push_back(
-          std::make_unique<SequenceState>(impl_->config(), impl_->device(), impl_->cache_format()));
+      states_.push_back(std::make_unique<SequenceState>(
+          impl_->config(), impl_->device(), impl_->cache_format(), impl_->cache_spill()));
     }
   }
 

@@ -60,8 +60,8 @@ SchedulerImpl::SchedulerImpl(EngineImpl& engine, const SchedulerOptions& options
       policy_(engine.max_positions(), engine.weights_in_ram()),
       picks_sink_(std::make_unique<PicksSink>(*this)) {
   for (int i = 0; i < options.parallel; ++i) {
-    timelines_.push_back(
-        std::make_unique<Timeline>(engine.config(), engine.device(), engine.cache_format()));
+    timelines_.push_back(std::make_unique<Timeline>(engine.config(), engine.device(),
+                                                    engine.cache_format(), engine.cache_spill()));
   }
   thread_ = std::thread([this] { Loop(); });
 }

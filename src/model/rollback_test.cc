@@ -64,7 +64,9 @@ class RollbackTest : public testing::Test {
                              alpha.data(), beta.data(), count, kHeads, kDim);
     }
     const auto latent = Rows(first, count, 16, 99);
-    device_->MlaAppend(state.cache(1), latent.data(), first, count, MlaShape{2, 4, 6, 4, 10});
+    device_->MlaAppend(state.BeginAppend(1, first, count), latent.data(), first, count,
+                       MlaShape{2, 4, 6, 4, 10});
+    state.EndAppend(1, first, count);
     state.Advance(count);
   }
 

@@ -170,7 +170,7 @@ export function createLivePanel(root, onClose) {
     time.update([
       part("waiting for the spine", "--spine", "spine wait"),
       part("waiting for experts", "--disk", "expert wait"),
-      part("attention", "--accent", "KDA", "MLA"),
+      part("attention", "--accent", "KDA", "MLA", "context wait"),
       part("experts", "--ram", "experts", "shared", "dense"),
       part("all else", "--plan-none", "foresight", "head", "other"),
     ]);
