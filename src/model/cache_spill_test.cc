@@ -186,7 +186,8 @@ TEST_F(CacheSpillTest, FailuresAreErrors) {
         whole.Truncate(1'100);
         ASSERT_TRUE(SamePass(spilled, whole, 1));
         ASSERT_TRUE(spilled.Save() == whole.Save());
-        EXPECT_GT(skip, 8);
+        // Four pages of each layer are written.
+        EXPECT_GE(skip, 8);
         break;  // more than there are
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), writes ? ErrorCode::kNoSpace : ErrorCode::kIo);
