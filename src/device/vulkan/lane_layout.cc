@@ -1,0 +1,83 @@
+#include "device/vulkan/lane_layout.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace deltafin {
+namespace {
+
+constexpr int64_t kLanes = 16;
+constexpr int64_t kLaneBytes = 16;
+constexpr int64_t kBlockBytes = kLanes * kLaneBytes;  // weights of a row's block
+constexpr int64_t kScaleBytes = 16;
+
+int64_t Blocks(WeightFormat format, int64_t cols) {
+  const int64_t bytes = Matrix{format, 1, cols}.row_bytes();
+  return (bytes + kBlockBytes - 1) / kBlockBytes;
+}
+
+// A whole block: [steps][lanes] becomes [lanes][steps].
+template <class Element>
+void TransposeBlock(const std::byte* from, std::byte* to) {
+  constexpr int64_t kSteps = kLaneBytes / static_cast<int64_t>(sizeof(Element));
+  Element in[kSteps][kLanes];
+  Element out[kLanes][kSteps];
+  std::memcpy(in, from, sizeof(in));
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    for (int64_t step = 0; step < kSteps; ++step) out[lane][step] = in[step][lane];
+  }
+  std::memcpy(to, out, sizeof(out));
+}
+
+template <class Element>
+void LayOutRow(const std::byte* row, int64_t row_bytes, const std::byte* scales, int64_t num_scales,
+               std::byte* to) {
+  const int64_t block_bytes = kBlockBytes + (scales != nullptr ? kScaleBytes : 0);
+  for (int64_t at = 0; at < row_bytes; at += kBlockBytes, to += block_bytes) {
+    if (row_bytes - at >= kBlockBytes) {
+      TransposeBlock<Element>(row + at, to);
+    } else {
+      std::byte filled[kBlockBytes] = {};
+      std::memcpy(filled, row + at, static_cast<size_t>(row_bytes - at));
+      TransposeBlock<Element>(filled, to);
+    }
+    if (scales == nullptr) continue;
+    const int64_t first = at / 16;  // 16 bytes are 32 codes, which share a scale
+    const int64_t count = std::min(kScaleBytes, num_scales - first);
+    std::memset(to + kBlockBytes, 0, kScaleBytes);
+    std::memcpy(to + kBlockBytes, scales + first, static_cast<size_t>(count));
+  }
+}
+
+}  // namespace
+
+int64_t LaidOutRowBytes(WeightFormat format, int64_t cols) {
+  const int64_t scales = format == WeightFormat::kMxfp4 ? kScaleBytes : 0;
+  return Blocks(format, cols) * (kBlockBytes + scales);
+}
+
+void LayOutRows(const Matrix& w, int64_t first_row, int64_t rows, std::byte* to) noexcept {
+  const int64_t row_bytes = w.row_bytes();
+  const int64_t laid_out = LaidOutRowBytes(w.format, w.cols);
+  for (int64_t row = first_row; row < first_row + rows; ++row, to += laid_out) {
+    const std::byte* const from = w.data + row * row_bytes;
+    switch (w.format) {
+      case WeightFormat::kF32:
+        LayOutRow<uint32_t>(from, row_bytes, nullptr, 0, to);
+        break;
+      case WeightFormat::kBf16:
+        LayOutRow<uint16_t>(from, row_bytes, nullptr, 0, to);
+        break;
+      case WeightFormat::kInt8:
+        LayOutRow<uint8_t>(from, row_bytes, nullptr, 0, to);
+        break;
+      case WeightFormat::kMxfp4: {
+        const int64_t num_scales = w.cols / 32;
+        LayOutRow<uint32_t>(from, row_bytes, w.scales + row * num_scales, num_scales, to);
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace deltafin

@@ -1,0 +1,22 @@
+// How weights lie in a GPU's memory: so that the thread of a lane (docs/numerics.md) reads its
+// weights 16 bytes at a time, and the 16 threads of a row read one stretch of memory.
+//
+// A row is cut into blocks of 64 (f32), 128 (bf16), 256 (int8) or 512 (MXFP4) columns, the last one
+// filled up with zeros. A block is 16 times 16 bytes, lane after lane; lane l has the elements
+// l, 16 + l, 32 + l, ... of the block in that order. For MXFP4 the elements are the 32-bit words of
+// eight codes, and 16 bytes with the block's scales follow, in their order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/matrix.h"
+
+namespace deltafin {
+
+int64_t LaidOutRowBytes(WeightFormat format, int64_t cols);
+
+// Rows [first_row, first_row + rows) of a matrix, without the scales of int8.
+void LayOutRows(const Matrix& w, int64_t first_row, int64_t rows, std::byte* to) noexcept;
+
+}  // namespace deltafin

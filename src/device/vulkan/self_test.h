@@ -1,0 +1,26 @@
+// Whether a GPU computes what the CPU computes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "device/vulkan/gpu.h"
+
+namespace deltafin {
+
+struct GpuVerdict {
+  std::string problem;  // why it cannot be used; "" when it can
+  // The bits of every result are the CPU's. If not, only values below 2^-126 differ: the GPU takes
+  // them for zero.
+  bool exact = false;
+  std::string arithmetic;  // for people: "fused multiply-add"
+};
+
+// Finds the arithmetic that gives the CPU's bits (a fused multiply-add, sums and products of
+// thousands of values, subnormals among them), lets `gpu` use it from now on, and multiplies small
+// matrices of every format with it and with `host`. Never throws because of the GPU.
+GpuVerdict TestGpu(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool);
+
+}  // namespace deltafin
