@@ -17,6 +17,7 @@ struct ModelOptions {
   std::string ram;
   std::string cache = "f32";
   std::string device = "auto";
+  std::string gpu_ram;
   std::string spine = "auto";
   std::string prefetch = "auto";
   std::string isa;

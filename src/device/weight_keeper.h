@@ -13,6 +13,16 @@ namespace deltafin {
 inline constexpr uint64_t kExpertIdBit = uint64_t{1} << 62;
 inline bool IsExpertId(uint64_t id) { return (id & kExpertIdBit) != 0; }
 
+// Of the matrices of one expert, by its number among all of them.
+enum class ExpertPart : uint8_t { kW1 = 0, kW3 = 1, kW2 = 2 };
+inline uint64_t ExpertId(int64_t number, ExpertPart part) {
+  return kExpertIdBit | static_cast<uint64_t>(number) * 4 | static_cast<uint64_t>(part);
+}
+inline int64_t ExpertNumberOf(uint64_t id) {
+  return static_cast<int64_t>((id & ~kExpertIdBit) / 4);
+}
+inline ExpertPart ExpertPartOf(uint64_t id) { return static_cast<ExpertPart>(id % 4); }
+
 // Whoever can read weights again by their id. Called by the thread that calls the device.
 class WeightOrigin {
  public:
@@ -28,9 +38,10 @@ class WeightKeeper {
   virtual ~WeightKeeper() = default;
   // True: the matrix can be used without its data. Turns false when the device is lost.
   virtual bool Holds(uint64_t id) const = 0;
-  // Asked for the bytes of what was held when the device is lost. Must outlive the keeper's use;
-  // null: nobody can read again.
+  // Asked for the bytes of what was held when the device is lost: the spine's, and the experts'.
+  // Must outlive the keeper's use; null: nobody can read again.
   virtual void SetOrigin(WeightOrigin* origin) = 0;
+  virtual void SetExpertOrigin(WeightOrigin* origin) = 0;
 };
 
 // What a copy of a matrix takes at most, whatever order the device keeps it in.

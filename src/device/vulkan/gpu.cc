@@ -39,10 +39,9 @@ const char* FormatName(WeightFormat format) {
 
 // ---- Gpu ----
 
-Gpu::Gpu(std::shared_ptr<const VulkanInstance> instance, size_t index, const GpuFaults& faults)
+Gpu::Gpu(std::shared_ptr<const VulkanInstance> instance, size_t index)
     : instance_(std::move(instance)),
       physical_(instance_->gpus().at(index)),
-      faults_(faults),
       api_(instance_->api()) {
   if (!info().missing.empty()) {
     throw Error(ErrorCode::kUnsupported,

@@ -103,12 +103,17 @@ class GpuCommands {
 class Gpu {
  public:
   // Throws Error(kUnsupported) when the GPU cannot be used.
-  Gpu(std::shared_ptr<const VulkanInstance> instance, size_t index, const GpuFaults& faults = {});
+  Gpu(std::shared_ptr<const VulkanInstance> instance, size_t index);
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
   const GpuInfo& info() const { return physical_.info; }
+  // From now on; a GPU that was lost on purpose is there again.
+  void SetFaults(const GpuFaults& faults) {
+    faults_ = faults;
+    lost_ = false;
+  }
   uint64_t FreeBytes() const { return instance_->FreeBytes(physical_); }
   void SetArithmetic(GpuArithmetic arithmetic) { arithmetic_ = arithmetic; }
   GpuArithmetic arithmetic() const { return arithmetic_; }

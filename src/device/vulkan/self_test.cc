@@ -120,9 +120,8 @@ std::string TestProduct(Device& device, Device& host, WeightFormat weights, int6
 std::string TestProducts(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool) {
   Device& reference = *host;
   std::string lost;
-  VulkanDevice device(
-      gpu, std::move(host), pool,
-      {kCapacityBytes, 0, [&lost](const std::string& notice) { lost = notice; }});
+  VulkanDevice device(gpu, std::move(host), pool,
+                      {kCapacityBytes, 0, [&lost](const std::string& notice) { lost = notice; }});
   for (const WeightFormat weights :
        {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kMxfp4}) {
     for (const int64_t n : {1, 3}) {

@@ -70,8 +70,9 @@ const char* GpuKindName(GpuKind kind) {
 }
 
 std::vector<GpuInfo> ListGpus() {
+  const std::shared_ptr<const VulkanInstance> instance = VulkanInstance::Create();
   std::vector<GpuInfo> gpus;
-  for (const PhysicalGpu& gpu : VulkanInstance::Create()->gpus()) gpus.push_back(gpu.info);
+  for (const PhysicalGpu& gpu : instance->gpus()) gpus.push_back(gpu.info);
   return gpus;
 }
 

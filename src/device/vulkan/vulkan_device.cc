@@ -194,17 +194,19 @@ void VulkanDevice::HostMatMul(const Matrix& w, const float* x, float* y, int64_t
   const float* const end = y + (n - 1) * y_stride + w.rows;
   std::erase_if(inputs_,
                 [&](const Input& input) { return input.x < end && y < input.x + input.floats; });
-  if (w.data != nullptr) {
-    host_->MatMul(w, x, y, y_stride, n);
-    return;
-  }
-  if (origin_ == nullptr) {
+  std::vector<std::byte> bytes;
+  host_->MatMul(ReadAgain(w, bytes), x, y, y_stride, n);
+}
+
+Matrix VulkanDevice::ReadAgain(const Matrix& w, std::vector<std::byte>& bytes) const {
+  if (w.data != nullptr) return w;
+  WeightOrigin* const origin = IsExpertId(w.id) ? expert_origin_ : origin_;
+  if (origin == nullptr) {
     throw Error(ErrorCode::kIo, format("the GPU {} was lost, and with it weights that nothing else "
                                        "holds; start again",
                                        gpu_.info().name));
   }
-  std::vector<std::byte> bytes;
-  host_->MatMul(origin_->ReadAgain(w.id, bytes), x, y, y_stride, n);
+  return origin->ReadAgain(w.id, bytes);
 }
 
 bool VulkanDevice::IsPending(const float* begin, int64_t n, int64_t width, int64_t stride) const {
@@ -249,14 +251,23 @@ void VulkanDevice::ExpertMlp(std::span<const ExpertTask> tasks, const float* z, 
   RunGpuExperts(z, y, latent, params);
 }
 
+// The data of some may have been on a GPU that was lost.
+void VulkanDevice::RunHostExperts(const float* z, float* y, int64_t latent, SituParams params) {
+  if (host_tasks_.empty()) return;
+  std::vector<std::vector<std::byte>> bytes;
+  for (ExpertTask& task : host_tasks_) {
+    for (Matrix* w : {&task.weights.w1, &task.weights.w3, &task.weights.w2}) {
+      if (w->data == nullptr) *w = ReadAgain(*w, bytes.emplace_back());
+    }
+  }
+  host_->ExpertMlp(host_tasks_, z, y, latent, params);
+}
+
 // The products of MatMul, in two turns: the hidden values pass through the host, whose division is
 // correctly rounded.
 void VulkanDevice::RunGpuExperts(const float* z, float* y, int64_t latent, SituParams params) {
-  const auto run_host_tasks = [&] {
-    if (!host_tasks_.empty()) host_->ExpertMlp(host_tasks_, z, y, latent, params);
-  };
   if (gpu_experts_.empty()) {
-    run_host_tasks();
+    RunHostExperts(z, y, latent, params);
     return;
   }
   const int64_t width = gpu_experts_.front().task->weights.w1.rows;
@@ -284,7 +295,7 @@ void VulkanDevice::RunGpuExperts(const float* z, float* y, int64_t latent, SituP
   } catch (const Error& error) {
     Lose(error.what());
   }
-  run_host_tasks();
+  RunHostExperts(z, y, latent, params);
   Settle();
   host_->SituGlu(gate_.data(), gate_.data(), up_.data(), static_cast<int64_t>(gate_.size()),
                  params);

@@ -39,6 +39,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
 
   bool Holds(uint64_t id) const override;
   void SetOrigin(WeightOrigin* origin) override { origin_ = origin; }
+  void SetExpertOrigin(WeightOrigin* origin) override { expert_origin_ = origin; }
   uint64_t held_bytes() const { return spine_.taken_bytes() + experts_.taken_bytes(); }
   bool is_lost() const { return is_lost_; }
 
@@ -124,6 +125,9 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // The GPU is given up: what it was to compute is computed by the host. Throws Error when weights
   // cannot be read again.
   void Lose(const std::string& why);
+  // A matrix without data, from where it was read first; `bytes` may hold it.
+  Matrix ReadAgain(const Matrix& w, std::vector<std::byte>& bytes) const;
+  void RunHostExperts(const float* z, float* y, int64_t latent, SituParams params);
   void HostMatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n);
   // Whether n rows of `width` from `begin` on, `stride` apart, wait for the GPU.
   bool IsPending(const float* begin, int64_t n, int64_t width, int64_t stride) const;
@@ -142,6 +146,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   ThreadPool& pool_;
   const std::function<void(const std::string&)> on_notice_;
   WeightOrigin* origin_ = nullptr;
+  WeightOrigin* expert_origin_ = nullptr;
   WeightStaging staging_;
   HeldWeights spine_;
   HeldWeights experts_;

@@ -35,10 +35,18 @@ class GpuFixture {
     gpu_ = std::make_unique<Gpu>(instance, TestGpuNumber(*instance));
     verdict_ = TestGpu(*gpu_, MakeCpuDevice(pool_), pool_);
     EXPECT_EQ(verdict_.problem, "");
+    Restart(spine_bytes, expert_bytes);
+  }
+
+  // A new device, which holds nothing.
+  VulkanDevice& Restart(uint64_t spine_bytes, uint64_t expert_bytes) {
+    device_ = nullptr;
+    notice_.clear();
     device_ = std::make_unique<VulkanDevice>(
         *gpu_, MakeCpuDevice(pool_), pool_,
         VulkanDeviceOptions{spine_bytes, expert_bytes,
                             [this](const std::string& notice) { notice_ = notice; }});
+    return *device_;
   }
 
   Gpu& gpu() { return *gpu_; }
