@@ -100,7 +100,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   experts_ = MakeExpertStore(
       *checkpoint_, *queue_,
       {plan_.expert_slots, options_.prefetch,
-       parts.keep_heat ? JoinPath(options_.model_dir, ".deltafin/heat") : "", clock, gpu_device_});
+       parts.keep_heat ? JoinPath(options_.model_dir, ".deltafin/heat") : "", clock, gpu_device_,
+       static_cast<int64_t>(gpu_expert_bytes_ / checkpoint_->expert_bytes())});
   model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_, clock);
   FillInfo();
 }
@@ -273,7 +274,7 @@ std::vector<PlanLine> EngineImpl::plan() const {
   }
   if (gpu_.gpu != nullptr) {
     lines.push_back({"on the GPU: spine", plan_.device_spine_bytes, gpu_.gpu->info().name});
-    lines.push_back({"on the GPU: experts", gpu_expert_bytes_, "copies of those used first"});
+    lines.push_back({"on the GPU: experts", gpu_expert_bytes_, "the hottest of earlier runs"});
   }
   return lines;
 }

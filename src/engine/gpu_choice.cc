@@ -108,8 +108,9 @@ GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes) {
   }
   const GpuInfo& info = choice.gpu->info();
   if (is_auto && (info.shares_ram || !choice.verdict.exact)) return {};
-  choice.weight_bytes = FreeForWeights(*choice.gpu);
-  if (info.shares_ram) choice.weight_bytes = std::min(choice.weight_bytes, ram_bytes / kSharedPart);
+  choice.weight_bytes = info.shares_ram
+                            ? std::min(choice.gpu->FreeBytes(), ram_bytes / kSharedPart)
+                            : FreeForWeights(*choice.gpu);
   if (options.gpu_bytes != 0) {
     choice.weight_bytes = std::min(options.gpu_bytes, choice.gpu->FreeBytes());
   }

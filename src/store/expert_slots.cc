@@ -44,6 +44,14 @@ ExpertSlots::ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t
       gauges_(static_cast<size_t>(shape_.num_layers)),
       layer_counters_(static_cast<size_t>(shape_.num_layers)) {
   if (!options.heat_path.empty()) LoadHeat(options.heat_path, heat_);
+  if (keeper_ == nullptr) return;
+  const auto num_keys = static_cast<size_t>(shape_.num_keys());
+  used_.resize(num_keys);
+  if (heat_.empty()) return;
+  offered_.resize(num_keys);
+  for (ExpertKey key : heat_.Hottest(static_cast<size_t>(options.keeper_experts))) {
+    offered_[static_cast<size_t>(key)] = true;
+  }
 }
 
 bool ExpertSlots::IsHeld(int64_t layer, int32_t expert) const {
@@ -315,7 +323,10 @@ ExpertWeights ExpertSlots::weights(size_t item) const {
     view.w3 = view.w1;
     view.w2 = {WeightFormat::kMxfp4, c.latent_size, c.moe_intermediate_size};
   }
+  if (keeper_ == nullptr) return view;
   const int64_t number = shape_.Key(batch_->layer, wanted.expert);
+  const auto& offered = offered_.empty() ? used_ : offered_;
+  if (wanted.slot >= 0 && !offered[static_cast<size_t>(number)]) return view;
   view.w1.id = ExpertId(number, ExpertPart::kW1);
   view.w3.id = ExpertId(number, ExpertPart::kW3);
   view.w2.id = ExpertId(number, ExpertPart::kW2);
@@ -328,6 +339,9 @@ void ExpertSlots::Release(size_t item) {
     DF_CHECK(item < batch_->items.size() && batch_->items[item].phase == Phase::kHandedOut);
     Item& released = batch_->items[item];
     released.phase = Phase::kReleased;
+    if (keeper_ != nullptr) {
+      used_[static_cast<size_t>(shape_.Key(batch_->layer, released.expert))] = true;
+    }
     if (released.slot >= 0) {
       state(released.slot).holder = Holder::kNone;
       if (IsHeld(batch_->layer, released.expert)) {

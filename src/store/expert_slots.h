@@ -147,6 +147,10 @@ class ExpertSlots final : public ReadListener {
   SlotTable table_;
   std::optional<Batch> batch_;
   HintState hint_;
+  // What the keeper is offered: the experts that were the hottest in earlier runs, or (empty, where
+  // nothing is known of those) whatever is used again.
+  std::vector<bool> offered_;                   // of each key
+  std::vector<bool> used_;                      // of each key
   std::vector<std::vector<int32_t>> last_ids_;  // of each layer
   std::vector<PrefetchGauge> gauges_;           // of each layer
   ExpertStoreCounters counters_;

@@ -60,6 +60,7 @@ struct ExpertStoreOptions {
   // An expert that it holds needs no slot, and its weights come without their data. Null: nobody
   // keeps any. Must outlive the store.
   WeightKeeper* keeper = nullptr;
+  int64_t keeper_experts = 0;  // that it has room for
 };
 
 // Gives up the expert whose next use is expected to be the furthest away (eviction_policy.h).

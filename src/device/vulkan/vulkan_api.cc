@@ -100,17 +100,19 @@ std::shared_ptr<const VulkanInstance> VulkanInstance::Create() {
 }
 
 void VulkanInstance::Load() {
+  // For good: drivers leave threads and what ends with them behind.
+  void* library = nullptr;
   for (const char* name : kLibraries) {
-    if (library_ == nullptr) library_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   }
-  if (library_ == nullptr) {
+  if (library == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 format("Vulkan is not installed ({} was not found); a driver for the GPU and the "
                        "Vulkan loader (Debian: libvulkan1) are needed",
                        kLibraries[0]));
   }
   const auto get =
-      reinterpret_cast<PFN_vkGetInstanceProcAddr>(dlsym(library_, "vkGetInstanceProcAddr"));
+      reinterpret_cast<PFN_vkGetInstanceProcAddr>(dlsym(library, "vkGetInstanceProcAddr"));
   if (get == nullptr) {
     throw Error(
         ErrorCode::kUnsupported,
@@ -246,7 +248,6 @@ VulkanInstance::~VulkanInstance() {
   if (handle_ != nullptr && api_.vkDestroyInstance != nullptr) {
     api_.vkDestroyInstance(handle_, nullptr);
   }
-  if (library_ != nullptr) dlclose(library_);
 }
 
 }  // namespace deltafin

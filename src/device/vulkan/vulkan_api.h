@@ -97,7 +97,6 @@ class VulkanInstance {
   void CreateHandle(PFN_vkGetInstanceProcAddr get);
   PhysicalGpu Inspect(VkPhysicalDevice handle, int number) const;
 
-  void* library_ = nullptr;
   VkInstance handle_ = nullptr;
   VulkanApi api_;
   std::vector<PhysicalGpu> gpus_;
