@@ -108,9 +108,8 @@ GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes) {
   }
   const GpuInfo& info = choice.gpu->info();
   if (is_auto && (info.shares_ram || !choice.verdict.exact)) return {};
-  choice.weight_bytes = info.shares_ram
-                            ? std::min(choice.gpu->FreeBytes(), ram_bytes / kSharedPart)
-                            : FreeForWeights(*choice.gpu);
+  choice.weight_bytes = info.shares_ram ? std::min(choice.gpu->FreeBytes(), ram_bytes / kSharedPart)
+                                        : FreeForWeights(*choice.gpu);
   if (options.gpu_bytes != 0) {
     choice.weight_bytes = std::min(options.gpu_bytes, choice.gpu->FreeBytes());
   }
@@ -148,7 +147,7 @@ std::vector<ComputeDevice> ListDevices(std::string* note) {
                            info.name,
                            format("{}, Vulkan {}, {}{}{}", info.driver, info.vulkan,
                                   GpuKindName(info.kind), info.has_doubles ? ", doubles" : "",
-                                  info.has_float_controls ? ", float controls" : ""),
+                                  info.keeps_subnormals ? ", subnormals on request" : ""),
                            info.memory_bytes,
                            info.free_bytes,
                            false,

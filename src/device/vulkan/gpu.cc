@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/format.h"
@@ -11,15 +13,28 @@
 namespace deltafin {
 namespace {
 
+// Most waits are shorter than it takes to wake a thread.
+constexpr std::chrono::microseconds kSpin{300};
 constexpr uint64_t kSilenceNs = 60'000'000'000;
 constexpr uint32_t kPushBytes = 64;
 static_assert(sizeof(ProductJob) <= kPushBytes);
 
 // shaders/product.comp
-constexpr int64_t kSets = 8;
-constexpr uint32_t kManyPositions = 8;
-constexpr uint32_t kRowsOfOne = DELTAFIN_PRODUCT_ROWS_OF_ONE;
-constexpr uint32_t kRowsOfMany = DELTAFIN_PRODUCT_ROWS_OF_MANY;
+constexpr uint32_t kSets = 8;
+// The shader for n positions at a time, and the rows of a lane set in it.
+struct ProductShape {
+  uint32_t positions;
+  uint32_t rows;
+};
+constexpr ProductShape kShapes[] = {
+    {1, DELTAFIN_PRODUCT_ROWS_1}, {4, DELTAFIN_PRODUCT_ROWS_4}, {8, DELTAFIN_PRODUCT_ROWS_8}};
+
+const ProductShape& ShapeFor(uint32_t n) {
+  for (const ProductShape& shape : kShapes) {
+    if (n <= shape.positions) return shape;
+  }
+  return kShapes[std::size(kShapes) - 1];
+}
 
 const char* FormatName(WeightFormat format) {
   switch (format) {
@@ -250,6 +265,12 @@ uint64_t Gpu::Submit(const GpuCommands& commands) {
 
 void Gpu::Wait(uint64_t ticket) {
   if (lost_) Check(VK_ERROR_DEVICE_LOST, "waiting for it");
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    uint64_t done = 0;
+    Check(api_.vkGetSemaphoreCounterValue(device_, timeline_, &done), "waiting for it");
+    if (done >= ticket) return;
+  } while (std::chrono::steady_clock::now() - start < kSpin);
   VkSemaphoreWaitInfo wait{};
   wait.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
   wait.semaphoreCount = 1;
@@ -393,9 +414,9 @@ void GpuCommands::CopiesBeforeWork() {
 }
 
 void GpuCommands::Product(WeightFormat weights, const ProductJob& job) {
-  const bool one = job.n == 1;
-  const uint32_t rows = kSets * (one ? kRowsOfOne : kRowsOfMany);
-  const uint32_t positions = one ? 1 : kManyPositions;
+  const ProductShape& shape = ShapeFor(job.n);
+  const uint32_t positions = shape.positions;
+  const uint32_t rows = kSets * shape.rows;
   const VkPipeline pipeline = gpu_->PipelineOf(
       format("product_{}_{}_{}", FormatName(weights), positions, gpu_->ArithmeticSuffix()));
   const VulkanApi& api = gpu_->api_;

@@ -32,7 +32,7 @@ struct GpuFaults {
 // How a GPU's arithmetic gives the bits of docs/numerics.md.
 enum class GpuArithmetic : uint8_t {
   kFused,     // its fma is fused
-  kControls,  // and rounding and subnormals are asked for
+  kControls,  // and subnormals are asked for
   kEmulated,  // fma in double precision
 };
 

@@ -16,13 +16,12 @@ struct GpuInfo {
   std::string driver;  // "NVIDIA 580.159.03"
   std::string vulkan;  // "1.3.277"
   GpuKind kind = GpuKind::kOther;
-  uint64_t memory_bytes = 0;  // of its largest heap of its own
-  uint64_t free_bytes = 0;    // of these, when it was looked at
-  bool shares_ram = false;    // its memory is the machine's
-  bool has_doubles = false;   // in shaders
-  // Lets a shader ask for subnormals, signed zeros and rounding to nearest as IEEE has them.
-  bool has_float_controls = false;
-  std::string missing;  // why it cannot be used; "" when it can
+  uint64_t memory_bytes = 0;      // of its largest heap of its own
+  uint64_t free_bytes = 0;        // of these, when it was looked at
+  bool shares_ram = false;        // its memory is the machine's
+  bool has_doubles = false;       // in shaders
+  bool keeps_subnormals = false;  // where a shader asks for it
+  std::string missing;            // why it cannot be used; "" when it can
 };
 
 // Throws Error(kUnsupported) where Vulkan is not installed.

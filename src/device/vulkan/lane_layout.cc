@@ -49,7 +49,35 @@ void LayOutRow(const std::byte* row, int64_t row_bytes, const std::byte* scales,
   }
 }
 
+constexpr int64_t kInputBlock = 128;
+constexpr int64_t kInputSteps = kInputBlock / kLanes;
+
 }  // namespace
+
+int64_t LaidOutInputFloats(int64_t cols) {
+  return (cols + kInputBlock - 1) / kInputBlock * kInputBlock;
+}
+
+// Written in order: the memory may be the GPU's.
+void LayOutInput(WeightFormat format, const float* x, int64_t cols, float* to) noexcept {
+  const int64_t padded = LaidOutInputFloats(cols);
+  if (format == WeightFormat::kMxfp4) {
+    std::copy_n(x, cols, to);
+    std::fill(to + cols, to + padded, 0.0f);
+    return;
+  }
+  for (int64_t block = 0; block < padded; block += kInputBlock) {
+    float in[kInputBlock] = {};
+    const float* from = x + block;
+    if (cols - block < kInputBlock) {
+      std::copy_n(from, cols - block, in);
+      from = in;
+    }
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      for (int64_t step = 0; step < kInputSteps; ++step) *to++ = from[step * kLanes + lane];
+    }
+  }
+}
 
 int64_t LaidOutRowBytes(WeightFormat format, int64_t cols) {
   const int64_t scales = format == WeightFormat::kMxfp4 ? kScaleBytes : 0;

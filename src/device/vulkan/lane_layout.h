@@ -5,6 +5,10 @@
 // filled up with zeros. A block is 16 times 16 bytes, lane after lane; lane l has the elements
 // l, 16 + l, 32 + l, ... of the block in that order. For MXFP4 the elements are the 32-bit words of
 // eight codes, and 16 bytes with the block's scales follow, in their order.
+//
+// Activations of dense formats are laid out likewise, in blocks of 128 columns: lane after lane,
+// each with eight floats. Those of MXFP4 stay as they are. Both are filled up with zeros to whole
+// blocks.
 #pragma once
 
 #include <cstddef>
@@ -18,5 +22,9 @@ int64_t LaidOutRowBytes(WeightFormat format, int64_t cols);
 
 // Rows [first_row, first_row + rows) of a matrix, without the scales of int8.
 void LayOutRows(const Matrix& w, int64_t first_row, int64_t rows, std::byte* to) noexcept;
+
+// Floats of a row of activations.
+int64_t LaidOutInputFloats(int64_t cols);
+void LayOutInput(WeightFormat format, const float* x, int64_t cols, float* to) noexcept;
 
 }  // namespace deltafin

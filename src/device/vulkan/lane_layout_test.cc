@@ -69,6 +69,23 @@ TEST(LaneLayout, Mxfp4HasTheScalesOfABlockBehindIt) {
   }
 }
 
+TEST(LaneLayout, ActivationsFollowTheLanes) {
+  Random random(5);
+  for (const int64_t cols : {1, 32, 128, 200}) {
+    const std::vector<float> x = random.Values(cols);
+    const auto padded = static_cast<size_t>(LaidOutInputFloats(cols));
+    std::vector<float> dense(padded, 7.0f);
+    std::vector<float> plain(padded, 7.0f);
+    LayOutInput(WeightFormat::kBf16, x.data(), cols, dense.data());
+    LayOutInput(WeightFormat::kMxfp4, x.data(), cols, plain.data());
+    for (size_t k = 0; k < padded; ++k) {
+      const float want = k < x.size() ? x[k] : 0.0f;
+      EXPECT_EQ(dense[k / 128 * 128 + k % 16 * 8 + k / 16 % 8], want) << k;
+      EXPECT_EQ(plain[k], want) << k;
+    }
+  }
+}
+
 TEST(LaneLayout, NothingTakesMoreThanIsPlanned) {
   for (const WeightFormat format :
        {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kMxfp4}) {

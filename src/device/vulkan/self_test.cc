@@ -20,7 +20,7 @@ const char* ArithmeticName(GpuArithmetic arithmetic) {
     case GpuArithmetic::kFused:
       return "fused multiply-add";
     case GpuArithmetic::kControls:
-      return "fused multiply-add, IEEE modes asked for";
+      return "fused multiply-add, subnormals asked for";
     case GpuArithmetic::kEmulated:
       return "multiply-add in double precision, its own is not fused";
   }
@@ -48,12 +48,9 @@ std::vector<float> Triples() {
   return values;
 }
 
-struct ProbeResult {
-  bool normals = true;
-  bool subnormals = true;
-};
+}  // namespace
 
-ProbeResult RunProbe(Gpu& gpu) {
+ArithmeticResult TestArithmetic(Gpu& gpu) {
   const std::vector<float> triples = Triples();
   const size_t bytes = triples.size() * sizeof(float);
   GpuBuffer in(gpu, bytes, MemoryUse::kToGpu);
@@ -64,7 +61,7 @@ ProbeResult RunProbe(Gpu& gpu) {
   gpu.Wait(gpu.Submit(commands));
   std::vector<float> got(triples.size());
   std::memcpy(got.data(), out.host(), bytes);
-  ProbeResult result;
+  ArithmeticResult result;
   for (size_t i = 0; i < triples.size(); i += 3) {
     const float a = triples[i];
     const float b = triples[i + 1];
@@ -79,6 +76,8 @@ ProbeResult RunProbe(Gpu& gpu) {
   }
   return result;
 }
+
+namespace {
 
 // Of one format, with a last block that is not full. "" when the bits are the host's.
 std::string TestProduct(Device& device, Device& host, WeightFormat weights, int64_t n) {
@@ -124,7 +123,7 @@ std::string TestProducts(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& poo
                       {kCapacityBytes, 0, [&lost](const std::string& notice) { lost = notice; }});
   for (const WeightFormat weights :
        {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kMxfp4}) {
-    for (const int64_t n : {1, 3}) {
+    for (const int64_t n : {1, 3, 9}) {
       std::string problem = TestProduct(device, reference, weights, n);
       if (device.is_lost()) return lost;
       if (!problem.empty()) return problem;
@@ -139,13 +138,13 @@ GpuVerdict TestGpu(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool) {
   GpuVerdict verdict;
   try {
     std::vector<GpuArithmetic> candidates;
-    if (gpu.info().has_float_controls) candidates.push_back(GpuArithmetic::kControls);
+    if (gpu.info().keeps_subnormals) candidates.push_back(GpuArithmetic::kControls);
     candidates.push_back(GpuArithmetic::kFused);
     if (gpu.info().has_doubles) candidates.push_back(GpuArithmetic::kEmulated);
     std::optional<GpuArithmetic> best;
     for (const GpuArithmetic candidate : candidates) {
       gpu.SetArithmetic(candidate);
-      const ProbeResult result = RunProbe(gpu);
+      const ArithmeticResult result = TestArithmetic(gpu);
       if (!result.normals || (best && !result.subnormals)) continue;
       best = candidate;
       verdict.exact = result.subnormals;

@@ -179,9 +179,7 @@ PhysicalGpu VulkanInstance::Inspect(VkPhysicalDevice handle, int number) const {
     return gpu;
   }
   info.driver = format("{} {}", properties12.driverName, properties12.driverInfo);
-  info.has_float_controls = properties12.shaderDenormPreserveFloat32 &&
-                            properties12.shaderSignedZeroInfNanPreserveFloat32 &&
-                            properties12.shaderRoundingModeRTEFloat32;
+  info.keeps_subnormals = properties12.shaderDenormPreserveFloat32;
 
   VkPhysicalDeviceVulkan12Features features12{};
   features12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;

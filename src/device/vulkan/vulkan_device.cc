@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "device/vulkan/lane_layout.h"
 
 namespace deltafin {
 namespace {
@@ -59,14 +60,15 @@ void VulkanDevice::MatMul(const Matrix& w, const float* x, float* y, int64_t y_s
     return;
   }
   if (IsPending(x, 1, n * w.cols, n * w.cols)) Settle();
-  const int64_t most = std::min(static_cast<int64_t>(kInputBytes / Aligned(w.cols)),
+  const int64_t input_floats = LaidOutInputFloats(w.cols);
+  const int64_t most = std::min(static_cast<int64_t>(kInputBytes / Aligned(input_floats)),
                                 static_cast<int64_t>(kResultBytes / Aligned(w.rows)));
   const HeldMatrix* held = nullptr;
   try {
     held = most > 0 ? Place(w) : nullptr;
     for (int64_t p = 0; p < n && held != nullptr && !is_lost_; p += most) {
       const int64_t some = std::min(most, n - p);
-      const bool fits = to_gpu_used_ + Aligned(some * w.cols) <= kInputBytes &&
+      const bool fits = to_gpu_used_ + Aligned(some * input_floats) <= kInputBytes &&
                         from_gpu_used_ + Aligned(some * w.rows) <= kResultBytes;
       if (!fits) Settle();
       if (!is_lost_) Record(w, *held, x + p * w.cols, y + p * y_stride, y_stride, some);
@@ -85,7 +87,7 @@ void VulkanDevice::Record(const Matrix& w, const HeldMatrix& held, const float* 
   ProductJob job;
   job.weights = held.weights;
   job.scales = held.scales;
-  job.x = RecordInput(x, n * w.cols);
+  job.x = RecordInput(w.format, x, w.cols, n);
   job.y = from_gpu_.address() + from_gpu_used_;
   job.rows = static_cast<uint32_t>(w.rows);
   job.cols = static_cast<uint32_t>(w.cols);
@@ -97,16 +99,27 @@ void VulkanDevice::Record(const Matrix& w, const HeldMatrix& held, const float* 
   if (commands_bytes_ >= kKickBytes) Kick();
 }
 
-VkDeviceAddress VulkanDevice::RecordInput(const float* x, int64_t floats) {
+VkDeviceAddress VulkanDevice::RecordInput(WeightFormat weights, const float* x, int64_t cols,
+                                          int64_t n) {
+  const bool is_plain = weights == WeightFormat::kMxfp4;
   for (const Input& input : inputs_) {
-    if (input.x == x && input.floats == floats) return input.address;
+    if (input.x == x && input.cols == cols && input.n == n && input.is_plain == is_plain) {
+      return input.address;
+    }
   }
   if (to_gpu_.size_bytes() == 0) {
     to_gpu_ = GpuBuffer(gpu_, kInputBytes, MemoryUse::kToGpu);
     if (!to_gpu_.is_local()) inputs_of_gpu_ = GpuBuffer(gpu_, kInputBytes, MemoryUse::kScratch);
   }
-  const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float);
-  std::memcpy(to_gpu_.host() + to_gpu_used_, x, bytes);
+  const int64_t floats = LaidOutInputFloats(cols);
+  const uint64_t bytes = static_cast<uint64_t>(n * floats) * sizeof(float);
+  auto* const to = reinterpret_cast<float*>(to_gpu_.host() + to_gpu_used_);
+  const int64_t grain = std::max<int64_t>(1, kParallelFloats / floats);
+  pool_.ParallelFor(n, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      LayOutInput(weights, x + p * cols, cols, to + p * floats);
+    }
+  });
   VkDeviceAddress address = to_gpu_.address();
   if (inputs_of_gpu_.size_bytes() != 0) {
     commands_->Copy(inputs_of_gpu_, to_gpu_used_, to_gpu_, to_gpu_used_, bytes);
@@ -114,8 +127,8 @@ VkDeviceAddress VulkanDevice::RecordInput(const float* x, int64_t floats) {
     address = inputs_of_gpu_.address();
   }
   address += to_gpu_used_;
-  to_gpu_used_ += Aligned(floats);
-  inputs_.push_back({x, floats, address});
+  to_gpu_used_ += Aligned(n * floats);
+  inputs_.push_back({x, cols, n, is_plain, address});
   return address;
 }
 
@@ -192,8 +205,9 @@ void VulkanDevice::HostMatMul(const Matrix& w, const float* x, float* y, int64_t
   }
   // What y holds now is no input that was recorded before.
   const float* const end = y + (n - 1) * y_stride + w.rows;
-  std::erase_if(inputs_,
-                [&](const Input& input) { return input.x < end && y < input.x + input.floats; });
+  std::erase_if(inputs_, [&](const Input& input) {
+    return input.x < end && y < input.x + input.n * input.cols;
+  });
   std::vector<std::byte> bytes;
   host_->MatMul(ReadAgain(w, bytes), x, y, y_stride, n);
 }

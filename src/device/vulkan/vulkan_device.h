@@ -101,7 +101,9 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // Activations that were recorded to be copied to the GPU.
   struct Input {
     const float* x = nullptr;
-    int64_t floats = 0;
+    int64_t cols = 0;
+    int64_t n = 0;
+    bool is_plain = false;  // as MXFP4 reads them
     VkDeviceAddress address = 0;
   };
   // An expert that the GPU computes, and the hidden values of its positions.
@@ -116,7 +118,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // y = W x for n positions, without waiting for it.
   void Record(const Matrix& w, const HeldMatrix& held, const float* x, float* y, int64_t y_stride,
               int64_t n);
-  VkDeviceAddress RecordInput(const float* x, int64_t floats);
+  VkDeviceAddress RecordInput(WeightFormat weights, const float* x, int64_t cols, int64_t n);
   // Hands over what was recorded, without waiting.
   void Kick();
 

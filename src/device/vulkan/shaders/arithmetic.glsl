@@ -2,10 +2,8 @@
 // precision, for devices whose own one rounds twice.
 #ifdef FLOAT_CONTROLS
 #extension GL_EXT_spirv_intrinsics : require
-// DenormPreserve, SignedZeroInfNanPreserve and RoundingModeRTE, of 32 bits.
+// DenormPreserve, of 32 bits.
 spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4464], 4459, 32);
-spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4466], 4461, 32);
-spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 32);
 #endif
 
 #ifdef EMULATE_FMA

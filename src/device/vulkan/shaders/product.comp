@@ -1,6 +1,6 @@
 // y = W x for `n` positions, in the order of docs/numerics.md: 16 threads are the 16 lanes of a
-// row. Weights lie as lane_layout.h says: in a block of a row each lane has 16 bytes, the steps of
-// that lane one after the other.
+// row. Weights and activations lie as lane_layout.h says, so that a lane reads both 16 bytes at a
+// time.
 //   FORMAT     0 f32, 1 bf16, 2 int8, 3 MXFP4
 //   POSITIONS  that a workgroup computes at a time
 //   ROWS       of a lane set, which share the activations that it reads
@@ -20,15 +20,10 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Qu
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results {
   float at[];
 };
-#if FORMAT == 3
-#define Inputs Quads
-#else
-#define Inputs Floats
-#endif
 layout(push_constant, std430) uniform Job {
   Words weights;
   Floats scales;  // int8: of each row
-  Inputs x;       // [n, cols]
+  Quads x;        // [n] rows, laid out
   Results y;      // [n, rows]
   uint rows;
   uint cols;
@@ -36,17 +31,21 @@ layout(push_constant, std430) uniform Job {
 };
 
 shared float partial[kSets * ROWS * POSITIONS][kLanes + 1];  // + 1: other banks
+float sums[ROWS][POSITIONS];
 
 #if FORMAT == 0
-const uint kSteps = 4;
+const uint kColumns = 64;  // of a block
+const uint kSteps = 4;     // of a lane in it
 float Weight(uvec4 words, uint step) { return uintBitsToFloat(words[step]); }
 #elif FORMAT == 1
+const uint kColumns = 128;
 const uint kSteps = 8;
 float Weight(uvec4 words, uint step) {
   uint word = words[step >> 1];
   return uintBitsToFloat((step & 1u) == 0u ? word << 16 : word & 0xffff0000u);
 }
 #elif FORMAT == 2
+const uint kColumns = 256;
 const uint kSteps = 16;
 // 2^23 + 128 + the integer, less the rest: exact, and several times as fast as a conversion.
 float Weight(uvec4 words, uint step) {
@@ -55,81 +54,72 @@ float Weight(uvec4 words, uint step) {
   return value;
 }
 #else
+const uint kColumns = 512;
 const uint kSteps = 4;  // groups of 128 columns
 shared float codes[16];
 #endif
 
-float sums[ROWS][POSITIONS];
-
 #if FORMAT == 3
 float Scale(uint byte) { return uintBitsToFloat(byte == 0u ? 1u << 22 : byte << 23); }
 
-// Four groups, or those of them that there are.
-void AddBlock(uint block, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
+// The first `steps` groups of a block.
+void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
   uvec4 words[ROWS];
   uvec4 scale_words[ROWS];
   [[unroll]] for (uint r = 0; r < ROWS; ++r) {
     words[r] = weights.at[first_word[r] + block * 17 + lane];
     scale_words[r] = weights.at[first_word[r] + block * 17 + 16];
   }
-  uint groups = (cols + 127) / 128;
   [[unroll]] for (uint step = 0; step < kSteps; ++step) {
-    uint group = block * kSteps + step;
-    if (group >= groups) break;
-    uint k = group * 128 + lane * 8;
-    vec4 low[POSITIONS];
-    vec4 high[POSITIONS];
-    [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
-      low[p] = k < cols ? x.at[x_row[p] + k / 4] : vec4(0.0);
-      high[p] = k < cols ? x.at[x_row[p] + k / 4 + 1] : vec4(0.0);
-    }
+    if (step >= steps) break;
+    uint quad = (block * kSteps + step) * 32 + lane * 2;
+    float c[ROWS][8];
+    float scale[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; ++r) {
       uint word = words[r][step];
-      float c[8];
-      [[unroll]] for (uint j = 0; j < 8; ++j) c[j] = codes[word >> (4 * j) & 15u];
-      float scale = Scale(scale_words[r][step] >> (8 * (lane >> 2)) & 255u);
-      [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
-        precise float product = c[0] * low[p].x;
-        product = Fma(c[1], low[p].y, product);
-        product = Fma(c[2], low[p].z, product);
-        product = Fma(c[3], low[p].w, product);
-        product = Fma(c[4], high[p].x, product);
-        product = Fma(c[5], high[p].y, product);
-        product = Fma(c[6], high[p].z, product);
-        product = Fma(c[7], high[p].w, product);
-        sums[r][p] = Fma(product, scale, sums[r][p]);
+      [[unroll]] for (uint j = 0; j < 8; ++j) c[r][j] = codes[word >> (4 * j) & 15u];
+      scale[r] = Scale(scale_words[r][step] >> (8 * (lane >> 2)) & 255u);
+    }
+    [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
+      vec4 low = x.at[x_row[p] + quad];
+      vec4 high = x.at[x_row[p] + quad + 1];
+      [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+        precise float product = c[r][0] * low.x;
+        product = Fma(c[r][1], low.y, product);
+        product = Fma(c[r][2], low.z, product);
+        product = Fma(c[r][3], low.w, product);
+        product = Fma(c[r][4], high.x, product);
+        product = Fma(c[r][5], high.y, product);
+        product = Fma(c[r][6], high.z, product);
+        product = Fma(c[r][7], high.w, product);
+        sums[r][p] = Fma(product, scale[r], sums[r][p]);
       }
     }
   }
 }
 #else
-void AddSteps(uint block, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
+// The first `steps` steps of a block.
+void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
   uvec4 words[ROWS];
   [[unroll]] for (uint r = 0; r < ROWS; ++r) {
     words[r] = weights.at[first_word[r] + block * kLanes + lane];
   }
-  [[unroll]] for (uint step = 0; step < kSteps; ++step) {
-    uint k = (block * kSteps + step) * kLanes + lane;
-    [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
-      float value = x.at[x_row[p] + k];
-      [[unroll]] for (uint r = 0; r < ROWS; ++r) {
-        sums[r][p] = Fma(Weight(words[r], step), value, sums[r][p]);
-      }
+  [[unroll]] for (uint first = 0; first < kSteps; first += 4) {
+    if (first >= steps) break;
+    // Four steps of the lane: activations come in blocks of 128 columns, eight steps to a lane.
+    uint step = block * kSteps + first;
+    uint quad = step / 8 * 32 + lane * 2 + step / 4 % 2;
+    float w[ROWS][4];
+    [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+      [[unroll]] for (uint j = 0; j < 4; ++j) w[r][j] = Weight(words[r], first + j);
     }
-  }
-}
-
-// The last block of a row whose columns do not fill it: the steps end with the row, and only the
-// rest of the last one is padding.
-void AddRest(uint block, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
-  uint steps = (cols + kLanes - 1) / kLanes;
-  for (uint step = 0; step < kSteps && block * kSteps + step < steps; ++step) {
-    uint k = (block * kSteps + step) * kLanes + lane;
-    for (uint p = 0; p < POSITIONS; ++p) {
-      float value = k < cols ? x.at[x_row[p] + k] : 0.0;
-      for (uint r = 0; r < ROWS; ++r) {
-        uvec4 words = weights.at[first_word[r] + block * kLanes + lane];
-        sums[r][p] = Fma(Weight(words, step), value, sums[r][p]);
+    [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
+      vec4 value = x.at[x_row[p] + quad];
+      [[unroll]] for (uint j = 0; j < 4; ++j) {
+        if (first + j >= steps) break;
+        [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+          sums[r][p] = Fma(w[r][j], value[j], sums[r][p]);
+        }
       }
     }
   }
@@ -150,13 +140,13 @@ void main() {
   }
   barrier();
   const uint kBlockWords = 17;
-  const uint kColumn = 4;
+  uint all_steps = (cols + 127) / 128;
 #else
   const uint kBlockWords = 16;
-  const uint kColumn = 1;
+  uint all_steps = (cols + kLanes - 1) / kLanes;
 #endif
-  uint block_columns = FORMAT == 3 ? 512 : kSteps * kLanes;
-  uint blocks = (cols + block_columns - 1) / block_columns;
+  uint blocks = (cols + kColumns - 1) / kColumns;
+  uint x_quads = (cols + 127) / 128 * 32;
 
   uint first_word[ROWS];
   uint x_row[POSITIONS];
@@ -164,19 +154,16 @@ void main() {
     first_word[r] = min(first_row + r * kSets + set, rows - 1) * blocks * kBlockWords;
   }
   [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
-    x_row[p] = min(first_position + p, n - 1) * (cols / kColumn);
+    x_row[p] = min(first_position + p, n - 1) * x_quads;
   }
   [[unroll]] for (uint r = 0; r < ROWS; ++r) {
     [[unroll]] for (uint p = 0; p < POSITIONS; ++p) sums[r][p] = 0.0;
   }
 
-#if FORMAT == 3
-  for (uint block = 0; block < blocks; ++block) AddBlock(block, lane, first_word, x_row);
-#else
-  uint full = cols / block_columns;
-  for (uint block = 0; block < full; ++block) AddSteps(block, lane, first_word, x_row);
-  if (full < blocks) AddRest(full, lane, first_word, x_row);
-#endif
+  // A last block whose columns do not fill it has fewer steps; within a step, zeros fill up.
+  uint full = all_steps / kSteps;
+  for (uint block = 0; block < full; ++block) AddBlock(block, kSteps, lane, first_word, x_row);
+  if (full < blocks) AddBlock(full, all_steps - full * kSteps, lane, first_word, x_row);
 
   [[unroll]] for (uint r = 0; r < ROWS; ++r) {
     [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
