@@ -19,6 +19,9 @@ engine_only := -LE reference
 # Where threads meet; ThreadSanitizer has nothing to see elsewhere.
 threaded := base_test io_test device_test store_test engine_test engine_spine_test scheduler_test \
             hub_test engine_stream_test engine_faults_test server_test
+# What is kept back of freed memory counts as the program's own, which budgets of tests leave little
+# room for.
+asan_options := quarantine_size_mb=8
 space := $(subst ,, )
 
 # ccache helps where it is installed; nothing needs it.
@@ -66,12 +69,12 @@ prove: build
 nightly: deps-test
 	cmake --preset release -DDELTAFIN_TESTS=ON -DDELTAFIN_TIMEOUT_FACTOR=6
 	cmake --build build/release -j $(JOBS)
-	cd build/release && DELTAFIN_NIGHTLY=1 $(ctest) -R '^(hub_test|engine_stream_test|setup_cli_test)$$'
+	cd build/release && DELTAFIN_NIGHTLY=1 $(ctest) -R '^(hub_test|engine_stream_test|engine_faults_test|setup_cli_test)$$'
 
 asan: deps-test
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS)
-	cd build/$@ && SOAK_SECONDS=$(SOAK_SECONDS) $(ctest) $(engine_only)
+	cd build/$@ && ASAN_OPTIONS=$(asan_options) SOAK_SECONDS=$(SOAK_SECONDS) $(ctest) $(engine_only)
 
 tsan: deps-test
 	cmake --preset $@
@@ -98,7 +101,7 @@ fuzz: deps-test
 	cd build/fuzz && FUZZ_SECONDS=$(FUZZ_SECONDS) $(ctest)
 
 lint: deps-check
-	@test -f build/release/CMakeCache.txt && grep -q DELTAFIN_TESTS:BOOL=ON build/release/CMakeCache.txt || cmake --preset release -DDELTAFIN_TESTS=ON
+	cmake --preset $@
 	scripts/lint $(JOBS)
 
 format: deps-check

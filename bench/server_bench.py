@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""What the server costs beside the model: k3-nano, whose tokens take a millisecond.
+"""What the server costs beside the model: k3-nano, whose tokens take a millisecond or two.
 
-    bench/server_bench.py [PROGRAM]          default: build/release/deltafin
+    bench/server_bench.py [--json] [PROGRAM]      default: build/release/deltafin
 
-Starts a server and prints, each next to what it is compared with:
+Starts a server and measures, each next to its target:
 - tokens per second of `deltafin run`, of one client, and of eight at once;
-- the time for which the server delays a token: client's time less the scheduler's;
-- the time to the first byte of a stream, and of an answer that is not streamed;
+- the time that a token takes beside the passes over the weights: the clients' time less the
+  passes', for each pass, and the part of it that is not the scheduler's;
+- the time to the first byte of a stream, idle and beside seven streams;
 - what 1,000 idle connections cost, and whether all of them still answer.
-The client only counts events, so that it takes little of the processors.
+The client only looks for the end of each stream, so that it takes little of the processors.
 """
 
+import itertools
 import json
 import os
 import pathlib
+import platform
 import re
 import selectors
 import socket
@@ -24,12 +27,17 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAM = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "build/release/deltafin")
+ARGUMENTS = [a for a in sys.argv[1:] if a != "--json"]
+PROGRAM = ARGUMENTS[0] if ARGUMENTS else str(ROOT / "build/release/deltafin")
 MODEL = str(ROOT / "models/k3-nano")
 TOKENS = 1500
+ROUNDS = 3
 PROMPT = "The capital of France is"
 CLIENTS = 8
 IDLE = 1000
+FIRST_BYTES = 40
+
+seeds = itertools.count(1)
 
 
 def start():
@@ -58,35 +66,57 @@ def connect(port):
     return connection
 
 
-def generation(seed, tokens=TOKENS):
+def generation(tokens=TOKENS):
     return request("/v1/completions", {"prompt": PROMPT, "max_tokens": tokens, "ignore_eos": True,
-                                       "temperature": 1, "seed": seed, "stream": True})
+                                       "temperature": 1, "seed": next(seeds), "stream": True})
+
+
+def metrics(port):
+    """Seconds in passes, and passes, since the start."""
+    connection = connect(port)
+    connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    text = b""
+    while data := connection.recv(1 << 16):
+        text += data
+    connection.close()
+    sums = {}
+    for name, value in re.findall(r"^deltafin_(\w+?)(?:\{.*\})? (\S+)$", text.decode(), re.M):
+        sums[name] = sums.get(name, 0) + float(value)
+    return sums["pass_seconds_total"], sums["passes_total"]
 
 
 def stream(port, clients):
-    """Runs so many streams at once: wall seconds, and the scheduler's decode seconds of each."""
+    """Runs so many streams at once; per pass in ms: the clients', the scheduler's, the model's."""
+    seconds_before, passes_before = metrics(port)
     select = selectors.DefaultSelector()
     tails = {}
     begin = time.perf_counter()
-    for seed in range(clients):
+    for _ in range(clients):
         connection = connect(port)
-        connection.sendall(generation(seed))
+        connection.sendall(generation())
         select.register(connection, selectors.EVENT_READ)
         tails[connection] = b""
-    decode = []
+    scheduler = []
     while tails:
         for key, _ in select.select():
             connection = key.fileobj
             data = connection.recv(1 << 16)
             tail = tails[connection] + data
             if b"[DONE]" in tail or not data:
-                decode.append(float(re.search(rb'"decode_seconds":([0-9.e-]+)', tail).group(1)))
+                seconds = [float(re.search(rb'"%s":([0-9.e-]+)' % name, tail).group(1))
+                           for name in (b"prefill_seconds", b"decode_seconds")]
+                scheduler.append(sum(seconds))
                 select.unregister(connection)
                 del tails[connection]
                 connection.close()
             else:
                 tails[connection] = tail[-2000:]
-    return time.perf_counter() - begin, decode
+    wall = time.perf_counter() - begin
+    seconds, passes = metrics(port)
+    passes -= passes_before
+    return {"tokens_per_second": clients * TOKENS / wall, "client_ms": wall / passes * 1e3,
+            "scheduler_ms": max(scheduler) / passes * 1e3,
+            "model_ms": (seconds - seconds_before) / passes * 1e3}
 
 
 def run_command():
@@ -96,24 +126,56 @@ def run_command():
     return json.loads(done.stdout)["timings"]["decode_tokens_per_second"]
 
 
-def first_byte(port, body):
+def first_byte(port):
+    """Milliseconds from the request to the first byte of its stream: median and longest."""
     times = []
-    for seed in range(40):
+    for _ in range(FIRST_BYTES):
         connection = connect(port)
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1,
+                "seed": next(seeds), "stream": True}
         begin = time.perf_counter()
-        connection.sendall(request("/v1/chat/completions", {**body, "seed": seed}))
-        connection.recv(1)
-        times.append(time.perf_counter() - begin)
-        while connection.recv(1 << 16).find(b"0\r\n\r\n") < 0 and body.get("stream"):
-            pass
+        connection.sendall(request("/v1/chat/completions", body))
+        data = connection.recv(1)
+        times.append((time.perf_counter() - begin) * 1e3)
+        while b"[DONE]" not in data:
+            data += connection.recv(1 << 16)
         connection.close()
-    return statistics.median(times) * 1e3, max(times) * 1e3
+    return statistics.median(times), max(times)
+
+
+def first_byte_beside_others(port):
+    """The same while seven others generate: they leave one session free."""
+    others = []
+    for _ in range(CLIENTS - 1):
+        connection = connect(port)
+        connection.sendall(generation(7000))
+        others.append(connection)
+    reader = threading.Thread(target=drain, args=(others,))
+    reader.start()
+    time.sleep(0.5)
+    try:
+        return first_byte(port)
+    finally:
+        for connection in others:
+            connection.shutdown(socket.SHUT_RDWR)
+        reader.join()
+
+
+def drain(connections):
+    select = selectors.DefaultSelector()
+    for connection in connections:
+        select.register(connection, selectors.EVENT_READ)
+    while select.get_map():
+        for key, _ in select.select():
+            if not key.fileobj.recv(1 << 16):
+                select.unregister(key.fileobj)
+                key.fileobj.close()
 
 
 def memory(process):
     text = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     field = lambda name: int(re.search(rf"^{name}:\s+(\d+)", text, re.M).group(1))
-    return field("VmRSS") / 1024, field("Threads")
+    return field("VmRSS"), field("Threads")
 
 
 def idle(process, port):
@@ -132,41 +194,78 @@ def idle(process, port):
         connection.sendall(get)
     again = sum(b" 200 " in c.recv(4096) for c in connections)
     seconds = time.perf_counter() - begin
-    print(f"{IDLE} idle connections: {answered} answered, {again} again after 2 s (in "
-          f"{seconds:.2f} s); {(after - before) * 1024 / IDLE:.1f} KB each, "
-          f"{threads_after - threads} more threads")
+    for connection in connections:
+        connection.close()
+    return {"answered": answered, "answered_again": again, "seconds_for_all": seconds,
+            "kb_each": (after - before) / IDLE, "more_threads": threads_after - threads}
 
 
-def main():
-    alone = [run_command() for _ in range(3)]
+def machine():
+    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return {"cpu": model.group(1) if model else "", "architecture": platform.machine(),
+            "processors": len(os.sched_getaffinity(0)), "date": time.strftime("%Y-%m-%d")}
+
+
+def results_of(run, median, first, beside, held):
+    streams = [{"op": "streams", "clients": clients, "tokens_per_s": m["tokens_per_second"],
+                "client_ms_per_pass": m["client_ms"], "scheduler_ms_per_pass": m["scheduler_ms"],
+                "model_ms_per_pass": m["model_ms"]} for clients, m in median.items()]
+    return [{"op": "deltafin run", "tokens_per_s": run}, *streams,
+            {"op": "first byte", "other_streams": 0, "median_ms": first[0], "longest_ms": first[1]},
+            {"op": "first byte", "other_streams": CLIENTS - 1, "median_ms": beside[0],
+             "longest_ms": beside[1]},
+            {"op": "idle connections", "connections": IDLE, **held}]
+
+
+def measure():
+    run = statistics.median(run_command() for _ in range(ROUNDS))
     process, port = start()
     try:
-        stream(port, 1)  # warm
-        one, eight = [], []
-        for _ in range(3):
-            one.append(stream(port, 1))
-            eight.append(stream(port, CLIENTS))
-        rate = lambda runs, clients: statistics.median(clients * TOKENS / wall for wall, _ in runs)
-        print(f"deltafin run: {statistics.median(alone):.0f} tokens/s")
-        print(f"one client: {rate(one, 1):.0f} tokens/s "
-              f"({rate(one, 1) / statistics.median(alone):.2f} of run)")
-        print(f"{CLIENTS} clients: {rate(eight, CLIENTS):.0f} tokens/s in all "
-              f"({rate(eight, CLIENTS) / rate(one, 1):.2f} of one client)")
-        for name, runs in (("one client", one), (f"{CLIENTS} clients", eight)):
-            extra = [(wall - max(decode)) / TOKENS * 1e3 for wall, decode in runs]
-            per_pass = [max(decode) / TOKENS * 1e3 for _, decode in runs]
-            print(f"{name}: {statistics.median(per_pass):.3f} ms a pass in the scheduler, "
-                  f"{statistics.median(extra):.4f} ms a token beside it (prompt and connection "
-                  "included)")
-        message = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-        print("first byte of a stream: median %.1f ms, longest %.1f" %
-              first_byte(port, {**message, "stream": True}))
-        print("answer of one token, not streamed: median %.1f ms, longest %.1f" %
-              first_byte(port, message))
-        idle(process, port)
+        stream(port, CLIENTS)  # warm
+        runs = {1: [], CLIENTS: []}
+        for _ in range(ROUNDS):
+            for clients, results in runs.items():
+                results.append(stream(port, clients))
+        median = {clients: {key: statistics.median(r[key] for r in results) for key in results[0]}
+                  for clients, results in runs.items()}
+        # Each round beside itself: what else the machine does changes over minutes.
+        scaling = statistics.median(eight["tokens_per_second"] / one["tokens_per_second"]
+                                    for one, eight in zip(runs[1], runs[CLIENTS]))
+        first = first_byte(port)
+        beside = first_byte_beside_others(port)
+        held = idle(process, port)
     finally:
         process.terminate()
         process.wait()
+    overhead = median[CLIENTS]["client_ms"] - median[CLIENTS]["model_ms"]
+    at_most = lambda name, limit, got: {"name": name + ", at most", "target": limit, "got": got,
+                                        "met": got <= limit}
+    at_least = lambda name, limit, got: {"name": name + ", at least", "target": limit, "got": got,
+                                         "met": got >= limit}
+    targets = [at_most(f"ms a token beside the passes with {CLIENTS} clients", 1, overhead),
+               at_most("ms to the first byte of a stream, the longest", 50, first[1]),
+               at_least("idle connections that still answer", IDLE, held["answered_again"]),
+               at_least(f"tokens/s of {CLIENTS} clients to that of one", 4, scaling)]
+    return {"machine": machine(), "results": results_of(run, median, first, beside, held),
+            "targets": targets}
+
+
+def show(report):
+    print(f"{report['machine']['cpu']}, {report['machine']['processors']} processors")
+    for result in report["results"]:
+        values = (f"{name} {value:.4g}" for name, value in result.items() if name != "op")
+        print(f"{result['op']}: {', '.join(values)}")
+    for target in report["targets"]:
+        print(f"{'met   ' if target['met'] else 'MISSED'} {target['name']} {target['target']}: "
+              f"{target['got']:.4g}")
+
+
+def main():
+    report = measure()
+    if "--json" in sys.argv:
+        print(json.dumps(report))
+    else:
+        show(report)
 
 
 if __name__ == "__main__":

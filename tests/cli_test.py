@@ -117,6 +117,31 @@ class Run(unittest.TestCase):
         self.assertEqual(len(texts), 1)
         run("run", "--prompt", "Once upon a time", "--max-new", "4", "--cache", "bf16")
 
+    def test_a_context_in_a_file_does_not_change_the_text(self):
+        ids = ",".join(str((i * i * 31 + 7 * i) % 4300) for i in range(600))
+        args = ["run", "--ids", ids, "--max-new", "20", "--ignore-stop"]
+        with tempfile.TemporaryDirectory() as folder:
+            spill = ["--context-in-ram", "100K", "--spill-dir", folder]
+            done = run(*args, *spill, "--json", "--profile")
+            out = json.loads(done.stdout)
+            self.assertEqual(out["ids"], run_json(*args)["ids"])
+            self.assertGreater(out["profile"]["total"]["bytes"]["context"], 0)
+            self.assertIn(b"the others in a file in " + folder.encode(), done.stderr)
+            self.assertEqual(os.listdir(folder), [])
+            self.assertNotIn(b"in a file", run(*args, "--context-in-ram", "1G").stderr)
+
+    def test_approximate_numerics_are_accepted_and_say_what_they_gain(self):
+        args = ["run", "--prompt", PROMPTS[0]["text"], "--max-new", "8"]
+        exact = run(*args)
+        self.assertNotIn(b"approximate", exact.stderr)
+        for extra, env in ((["--numerics", "approx"], {}), ([], {"K3_APPROX": "1"})):
+            approx = run(*args, *extra, env=env)
+            self.assertEqual(approx.stdout, exact.stdout)
+            self.assertIn(b"approximate numerics: nothing is gained", approx.stderr)
+        flag_wins = run(*args, "--numerics", "exact", env={"K3_APPROX": "1"})
+        self.assertNotIn(b"approximate", flag_wins.stderr)
+        self.assertNotEqual(run(*args, "--numerics", "fast", check=False).returncode, 0)
+
     def test_sampling_repeats_with_its_seed(self):
         args = ("run", "--prompt", "Once upon a time", "--max-new", "16", "--temperature", "1.1",
                 "--top-p", "0.95", "--ignore-stop")
@@ -261,7 +286,9 @@ class Run(unittest.TestCase):
         run("run", "--prompt", "a", "--max-new", "1", "--device", "auto", env=nothing)
 
     def test_wrong_flags_exit_2_and_help_exits_0(self):
-        for args in ((), ("fly",), ("run", "--no-such-flag"), ("run", "x", "--max-new", "-1")):
+        for args in ((), ("fly",), ("run", "--no-such-flag"), ("run", "x", "--max-new", "-1"),
+                     ("bench", "spec", "--preload", "on"), ("info", "--preload", "on"),
+                     ("quality", "--text", "-", "--preload", "on")):
             self.assertEqual(run(*args, check=False).returncode, 2, args)
         for command in ("run", "tokenize", "render", "info", "trace"):
             self.assertIn(b"--help", run(command, "--help").stdout)

@@ -25,28 +25,28 @@ class EngineStreamTest : public ::testing::Test {
 
   void Install(SetupMode mode) {
     SetupOptions setup;
-    setup.hub = QuickHubOptions(hub.endpoint());
-    setup.dir = model;
+    setup.hub = QuickHubOptions(hub_.endpoint());
+    setup.dir = model_;
     setup.mode = mode;
     RunSetup(setup);
   }
   // Files and headers, but nothing of the weights.
   void InstallNothing() {
     SetupOptions setup;
-    setup.hub = QuickHubOptions(hub.endpoint());
-    setup.dir = model;
+    setup.hub = QuickHubOptions(hub_.endpoint());
+    setup.dir = model_;
     setup.mode = SetupMode::kStream;
     setup.only_experts = true;
     RunSetup(setup);
   }
   std::unique_ptr<Engine> Open(bool with_source = true) {
     EngineOptions options;
-    options.model_dir = model;
+    options.model_dir = model_;
     options.threads = 2;
     options.spine = SpineFormat::kBf16;
     if (with_source) {
-      HubOptions quick = QuickHubOptions(hub.endpoint());
-      options.source = MakeHubSource(quick, model);
+      HubOptions quick = QuickHubOptions(hub_.endpoint());
+      options.source = MakeHubSource(quick, model_);
       EXPECT_NE(options.source, nullptr);
     }
     return Engine::Open(options);
@@ -56,20 +56,20 @@ class EngineStreamTest : public ::testing::Test {
     const std::vector<TokenId> tokens = {5, 100, 7, 300, 45, 45, 2, 17};
     return AppendAll(*session, tokens, chunk);
   }
-  Logits FullLogits() { return Compute(*OpenEngine(root, 2)); }
+  Logits FullLogits() { return Compute(*OpenEngine(root_, 2)); }
   uint64_t Local() {
     SetupOptions setup;
-    setup.hub = QuickHubOptions(hub.endpoint());
-    setup.dir = model;
+    setup.hub = QuickHubOptions(hub_.endpoint());
+    setup.dir = model_;
     setup.mode = SetupMode::kFull;
     setup.dry_run = true;
     return RunSetup(setup).local_bytes;
   }
 
-  const std::string& root = SmallHubModel();
-  HubDouble hub{root};
-  const TempDir dir;
-  const std::string model = dir / "Kimi-K3";
+  const std::string& root_ = SmallHubModel();
+  HubDouble hub_{root_};
+  const TempDir dir_;
+  const std::string model_ = dir_ / "Kimi-K3";
 };
 
 TEST_F(EngineStreamTest, FetchesWhatIsMissingAndKeepsIt) {
@@ -84,7 +84,7 @@ TEST_F(EngineStreamTest, FetchesWhatIsMissingAndKeepsIt) {
     bool reminded = false;
     for (const std::string& line : engine->Describe()) {
       reminded |= line.starts_with("streaming: ") &&
-                  line.find("deltafin setup --full --dir " + model) != std::string::npos;
+                  line.find("deltafin setup --full --dir " + model_) != std::string::npos;
     }
     EXPECT_TRUE(reminded);
   }
@@ -92,16 +92,16 @@ TEST_F(EngineStreamTest, FetchesWhatIsMissingAndKeepsIt) {
   EXPECT_GT(after, before);
   EXPECT_EQ(after - before, fetched);
   // What was fetched once is here now: no source is needed.
-  const int64_t requests = hub.num_link_requests();
+  const int64_t requests = hub_.num_link_requests();
   {
     const auto again = Open(/*with_source=*/false);
     EXPECT_EQ(Compute(*again), full);
     EXPECT_EQ(again->counters().network_bytes, 0u);
   }
-  EXPECT_EQ(hub.num_link_requests(), requests);
+  EXPECT_EQ(hub_.num_link_requests(), requests);
   // Setup brings the rest, and the result is the hub's byte for byte.
   Install(SetupMode::kFull);
-  EXPECT_EQ(DifferingShards(root, model), "");
+  EXPECT_EQ(DifferingShards(root_, model_), "");
   for (const std::string& line : Open(false)->Describe()) {
     EXPECT_FALSE(line.starts_with("streaming"));
   }
@@ -119,7 +119,7 @@ TEST_F(EngineStreamTest, WithoutASourceAHoleIsAnErrorThatNamesTheCommand) {
     Compute(*engine);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("deltafin setup --dir " + model), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("deltafin setup --dir " + model_), std::string::npos)
         << error.what();
   }
 }
@@ -127,7 +127,7 @@ TEST_F(EngineStreamTest, WithoutASourceAHoleIsAnErrorThatNamesTheCommand) {
 TEST_F(EngineStreamTest, ConvertNeverReadsHoles) {
   InstallNothing();
   ConvertOptions options;
-  options.model_dir = model;
+  options.model_dir = model_;
   options.threads = 1;
   EXPECT_THROW(ConvertSpineToInt8(options), Error);
 }
@@ -138,25 +138,25 @@ TEST_F(EngineStreamTest, TwoEnginesShareAFolder) {
   const auto one = Open();
   const auto two = Open();  // finds the folder being filled: it fetches and does not keep
   EXPECT_EQ(Compute(*one), full);
-  const int64_t requests = hub.num_link_requests();
+  const int64_t requests = hub_.num_link_requests();
   EXPECT_EQ(Compute(*two), full);
   // What the first has kept, the second reads.
-  EXPECT_LT(hub.num_link_requests() - requests, requests);
+  EXPECT_LT(hub_.num_link_requests() - requests, requests);
 }
 
 TEST_F(EngineStreamTest, AHubThatIsGoneEndsTheStepAndNotTheEngine) {
   Install(SetupMode::kStream);
   EngineOptions options;
-  options.model_dir = model;
+  options.model_dir = model_;
   options.threads = 2;
-  HubOptions quick = QuickHubOptions(hub.endpoint());
+  HubOptions quick = QuickHubOptions(hub_.endpoint());
   quick.patience_seconds = 0.2;
-  options.source = MakeHubSource(quick, model);
+  options.source = MakeHubSource(quick, model_);
   options.spine = SpineFormat::kBf16;
   const auto engine = Engine::Open(options);
-  hub.SetFaults([](const HubRequest&) { return HubFault::kServerError; });
+  hub_.SetFaults([](const HubRequest&) { return HubFault::kServerError; });
   EXPECT_THROW(Compute(*engine), Error);
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
   EXPECT_EQ(Compute(*engine), FullLogits());
 }
 
@@ -164,16 +164,16 @@ TEST_F(EngineStreamTest, RandomFaultsChangeNoBit) {
   const Logits full = FullLogits();
   for (int trial = 0; trial < NumTrials(); ++trial) {
     std::mt19937 random(static_cast<unsigned>(trial));
-    fs::remove_all(model);
-    hub.SetFaults(nullptr);
+    fs::remove_all(model_);
+    hub_.SetFaults(nullptr);
     if (trial % 4 == 3) {
       InstallNothing();
     } else {
       Install(SetupMode::kStream);
     }
-    hub.set_uses_per_link(trial % 3 == 0 ? 4 : 0);
+    hub_.set_uses_per_link(trial % 3 == 0 ? 4 : 0);
     auto faults = std::make_shared<std::mt19937>(random());
-    hub.SetFaults([faults](const HubRequest& request) {
+    hub_.SetFaults([faults](const HubRequest& request) {
       if ((*faults)() % 6 != 0) return HubFault::kNone;
       const HubFault kinds[] = {HubFault::kBusy,      HubFault::kServerError, HubFault::kTruncated,
                                 HubFault::kEarlyEnd,  HubFault::kSlow,        HubFault::kForbidden,
@@ -184,7 +184,7 @@ TEST_F(EngineStreamTest, RandomFaultsChangeNoBit) {
     });
     ASSERT_EQ(Compute(*Open(), trial % 2 == 0 ? 1 : 4), full) << trial;
   }
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
 }
 
 }  // namespace

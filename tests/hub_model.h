@@ -52,7 +52,7 @@ inline HubOptions QuickHubOptions(const std::string& endpoint) {
 inline std::string ShardName(const std::string& root, int n) {
   const std::string begin = "model-0000" + std::to_string(n) + "-of-";
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
-    const std::string name = entry.path().filename().string();
+    std::string name = entry.path().filename().string();
     if (name.starts_with(begin)) return name;
   }
   return "";
@@ -75,7 +75,7 @@ inline bool SameBytes(const std::string& path, const std::string& other) {
 inline std::string DifferingShards(const std::string& root, const std::string& dir) {
   std::string differing;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
-    const std::string name = entry.path().filename().string();
+    std::string name = entry.path().filename().string();
     if (!name.ends_with(".safetensors")) continue;
     if (!SameBytes(root + "/" + name, dir + "/" + name)) differing += name + " ";
   }

@@ -20,6 +20,7 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))
 CLIENTS = 8
 CHAT = "/v1/chat/completions"
 TEXTS = "/v1/completions"
+RESPONSES = "/v1/responses"
 
 SYSTEM = {"role": "system", "content": "You answer in few words. " * 10}
 BODIES = [
@@ -32,10 +33,14 @@ BODIES = [
     (TEXTS, {"prompt": "The capital of France is", "max_tokens": 80, "ignore_eos": True}),
     (TEXTS, {"prompt": "Once upon a time", "max_tokens": 80, "temperature": 0.8, "seed": 9,
              "stop": [" the "]}),
+    (RESPONSES, {"input": "What is the capital of Italy?", "max_output_tokens": 60}),
 ]
 
 
 def outcome(path, json_answer):
+    if path == RESPONSES:
+        return ([(item["type"], item["content"][0]["text"]) for item in json_answer["output"]],
+                json_answer["status"])
     choice = json_answer["choices"][0]
     if path == TEXTS:
         return choice["text"], choice["finish_reason"]
@@ -44,7 +49,15 @@ def outcome(path, json_answer):
             choice["finish_reason"])
 
 
+def is_end(event):
+    return event == "[DONE]" or event.get("type") in ("response.completed", "response.incomplete")
+
+
 def streamed_outcome(path, chunks):
+    if path == RESPONSES:
+        whole = outcome(path, chunks[-1]["response"])
+        deltas = "".join(c["delta"] for c in chunks if c["type"].endswith("_text.delta"))
+        return whole if deltas == "".join(text for _, text in whole[0]) else deltas
     if path == CHAT:
         message, finish = put_together(chunks)
         return message["content"], message["reasoning_content"], finish
@@ -96,7 +109,7 @@ class Soak(unittest.TestCase):
             chunks.append(event)
             if len(chunks) == leaves_after:
                 break
-        done = chunks[-1] == "[DONE]"
+        done = is_end(chunks[-1])
         response.close()
         connection.close()
         if not done:

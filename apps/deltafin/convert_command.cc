@@ -8,6 +8,7 @@
 
 #include "command_line.h"
 #include "deltafin/convert.h"
+#include "gigabytes.h"
 #include "interrupt.h"
 #include "model_options.h"
 
@@ -22,10 +23,8 @@ struct ConvertFlags {
   bool verify = false;
 };
 
-double Gb(uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
-
 // One line that is written over on a terminal, a line every ten seconds elsewhere.
-class ProgressLine {
+class ConvertLine {
  public:
   void Show(const ConvertProgress& p) {
     const auto now = std::chrono::steady_clock::now();
@@ -33,15 +32,15 @@ class ProgressLine {
     if (!done && now - shown_ < interval_) return;
     shown_ = now;
     const double seconds = std::chrono::duration<double>(now - start_).count();
-    const double rate = seconds > 0 ? Gb(p.bytes_done) / seconds : 0;
-    const double left = rate > 0 ? (Gb(p.total_bytes) - Gb(p.bytes_done)) / rate : 0;
+    const double rate = seconds > 0 ? Gigabytes(p.bytes_done) / seconds : 0;
+    const double left = rate > 0 ? (Gigabytes(p.total_bytes) - Gigabytes(p.bytes_done)) / rate : 0;
     std::fprintf(stderr, "%s%lld of %lld layers, %.2f of %.2f GB, %.2f GB/s, %.0f s left  %s",
                  is_terminal_ ? "\r" : "", static_cast<long long>(p.layers_done),
-                 static_cast<long long>(p.num_layers), Gb(p.bytes_done), Gb(p.total_bytes), rate,
-                 left, is_terminal_ ? "" : "\n");
+                 static_cast<long long>(p.num_layers), Gigabytes(p.bytes_done),
+                 Gigabytes(p.total_bytes), rate, left, is_terminal_ ? "" : "\n");
     line_is_open_ = is_terminal_;
   }
-  ~ProgressLine() {
+  ~ConvertLine() {
     if (line_is_open_) std::fputc('\n', stderr);
   }
 
@@ -60,7 +59,7 @@ void Convert(const ConvertFlags& flags) {
   CatchInterrupts();
   ConvertResult result;
   {
-    ProgressLine line;
+    ConvertLine line;
     ConvertOptions options;
     options.model_dir = flags.model.empty() ? DefaultModelDir() : flags.model;
     options.also_dirs = flags.also;
@@ -73,14 +72,14 @@ void Convert(const ConvertFlags& flags) {
   }
   if (flags.verify) {
     std::printf("%s: %lld layers, %.2f GB: all checksums are right\n", result.folder.c_str(),
-                static_cast<long long>(result.layers_kept), Gb(result.bytes));
+                static_cast<long long>(result.layers_kept), Gigabytes(result.bytes));
     return;
   }
   std::printf(
       "%s: %lld layers written, %lld kept, %.2f GB; used from now on (--spine bf16 for the "
       "released bits)\n",
       result.folder.c_str(), static_cast<long long>(result.layers_written),
-      static_cast<long long>(result.layers_kept), Gb(result.bytes));
+      static_cast<long long>(result.layers_kept), Gigabytes(result.bytes));
 }
 
 }  // namespace

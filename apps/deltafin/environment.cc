@@ -28,9 +28,6 @@ std::vector<std::string> EnvironmentNotices() {
     if (Environment(variable.name).empty()) continue;
     notices.push_back(std::string(variable.name) + " " + variable.why);
   }
-  if (const std::string approx = Environment("K3_APPROX"); !approx.empty() && approx != "0") {
-    notices.push_back("K3_APPROX has no effect: this version computes exactly only");
-  }
   return notices;
 }
 

@@ -40,7 +40,7 @@ fs::path TokenFile() {
 
 std::string Token() {
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
-    if (const std::string token = Trimmed(Environment(name)); !token.empty()) return token;
+    if (std::string token = Trimmed(Environment(name)); !token.empty()) return token;
   }
   if (IsOn(Environment("HF_HUB_DISABLE_IMPLICIT_TOKEN"))) return "";
   const fs::path path = TokenFile();

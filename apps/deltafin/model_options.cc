@@ -29,6 +29,17 @@ Prefetch ParsePrefetch(const std::string& text) {
               "--prefetch: expected auto or off, got \"" + text + "\"");
 }
 
+Numerics ParseNumerics(const std::string& text) {
+  if (text == "exact") return Numerics::kExact;
+  if (text == "approx") return Numerics::kApprox;
+  if (!text.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--numerics: expected exact or approx, got \"" + text + "\"");
+  }
+  const std::string approx = Environment("K3_APPROX");
+  return approx.empty() || approx == "0" ? Numerics::kExact : Numerics::kApprox;
+}
+
 bool ParseSwitch(const std::string& flag, const std::string& text) {
   if (text == "on" || text == "1") return true;
   if (text == "off" || text == "0") return false;
@@ -139,6 +150,16 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
                   "Latent cache of the attention: f32 (default, no rounding) or bf16 (half the "
                   "memory)")
       ->type_name("FORMAT");
+  command
+      .add_option("--context-in-ram", options->context_in_ram,
+                  "Of the latent caches so much stays in RAM, e.g. 4G; longer contexts are kept in "
+                  "a file and read again for every token (default: all in RAM)")
+      ->type_name("SIZE");
+  command
+      .add_option("--spill-dir", options->spill_dir,
+                  "Folder of that file, which has no name and goes away with the program (default: "
+                  "MODEL/.deltafin)")
+      ->type_name("DIR");
   command.add_option("--threads", options->threads, "Compute threads (default: all processors)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
@@ -162,6 +183,11 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
       ->type_name("NAME")
       ->envname("K3_SPINE");
   command
+      .add_option("--numerics", options->numerics,
+                  "exact (default) or approx: other arithmetic where that is faster, which it is "
+                  "not on a CPU (K3_APPROX=1)")
+      ->type_name("NAME");
+  command
       .add_option("--prefetch", options->prefetch,
                   "Reading experts before the router has picked them: auto (default) or off; never "
                   "changes a result (K3_PREFETCH)")
@@ -174,11 +200,6 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
                   "experts; or auto (K3_PIN_LAYERS)")
       ->type_name("N")
       ->envname("K3_PIN_LAYERS");
-  command
-      .add_option("--preload", options->preload,
-                  "on: read what stays in RAM before the first token (default: off; K3_PRELOAD)")
-      ->type_name("WHEN")
-      ->envname("K3_PRELOAD");
   command
       .add_option("--isa", options->isa,
                   "Kernels: plain, avx2, avx512 or neon (default: the best; all give the same "
@@ -196,6 +217,14 @@ void AddAlsoOption(CLI::App& command, std::vector<std::string>* folders) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
+void AddPreloadOption(CLI::App& command, ModelOptions* options) {
+  command
+      .add_option("--preload", options->preload,
+                  "on: read what stays in RAM before the first token (default: off; K3_PRELOAD)")
+      ->type_name("WHEN")
+      ->envname("K3_PRELOAD");
+}
+
 void AddProfileFlag(CLI::App& command, ModelOptions* options) {
   command.add_flag("--profile", options->profile,
                    "Say where the time and the bytes of each pass went (K3_PROFILE=1)");
@@ -207,7 +236,12 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   engine.threads = options.threads;
   engine.context_tokens = options.context;
   engine.cache_format = ParseCache(options.cache);
+  if (!options.context_in_ram.empty()) {
+    engine.context_ram_bytes = ParseBytes("--context-in-ram", options.context_in_ram);
+  }
+  engine.spill_dir = options.spill_dir;
   engine.spine = ParseSpine(options.spine);
+  engine.numerics = ParseNumerics(options.numerics);
   engine.cpu_isa = options.isa;
   engine.prefetch = ParsePrefetch(options.prefetch);
   engine.also_dirs = options.also;

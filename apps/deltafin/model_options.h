@@ -16,9 +16,12 @@ struct ModelOptions {
   std::vector<std::string> also;
   std::string ram;
   std::string cache = "f32";
+  std::string context_in_ram;
+  std::string spill_dir;
   std::string device = "auto";
   std::string gpu_ram;
   std::string spine = "auto";
+  std::string numerics;  // "": as K3_APPROX says
   std::string prefetch = "auto";
   std::string isa;
   std::string pin_layers = "auto";
@@ -36,6 +39,9 @@ void AddAlsoOption(CLI::App& command, std::vector<std::string>* folders);
 
 // Throws Error(kInvalidArgument).
 SpineFormat ParseSpine(const std::string& text);
+
+// --preload, for commands that generate text for somebody: the others measure the first use too.
+void AddPreloadOption(CLI::App& command, ModelOptions* options);
 
 // --profile, for commands that report it.
 void AddProfileFlag(CLI::App& command, ModelOptions* options);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "gigabytes.h"
+
 namespace deltafin {
 namespace {
 
@@ -10,7 +12,6 @@ namespace {
 constexpr size_t kMaxRows = 24;
 
 double Ratio(double part, double of) { return of > 0 ? part / of : 0; }
-double Gigabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 // Of the time in which the disk worked, the part in which the computation did not wait for it.
 double Overlap(const EngineCounters& c) {
@@ -45,7 +46,8 @@ Json CountersJson(const std::string& name, const EngineCounters& c) {
            {{"spine", c.spine_bytes},
             {"expert", c.expert_bytes},
             {"embedding", c.embedding_bytes},
-            {"head", c.head_bytes}}},
+            {"head", c.head_bytes},
+            {"context", c.context_bytes}}},
           {"disk_seconds", c.disk_seconds},
           {"overlap", Overlap(c)}};
 }
@@ -106,10 +108,11 @@ void ProfileReport::Print() const {
   const double disk_limit = engine_.disk_bytes_per_second();
   const double disk_rate = Ratio(static_cast<double>(c.bytes_read()), c.disk_seconds);
   std::fprintf(stderr,
-               "read: spine %.3f GB, experts %.3f, embedding %.6f, head %.3f; the disk worked "
-               "%.3f s at %.2f GB/s",
+               "read: spine %.3f GB, experts %.3f, embedding %.6f, head %.3f, context %.3f; the "
+               "disk worked %.3f s at %.2f GB/s",
                Gigabytes(c.spine_bytes), Gigabytes(c.expert_bytes), Gigabytes(c.embedding_bytes),
-               Gigabytes(c.head_bytes), c.disk_seconds, disk_rate / 1e9);
+               Gigabytes(c.head_bytes), Gigabytes(c.context_bytes), c.disk_seconds,
+               disk_rate / 1e9);
   if (disk_limit > 0) {
     std::fprintf(stderr, " (%.0f %% of the %.2f measured)", 100 * disk_rate / disk_limit,
                  disk_limit / 1e9);

@@ -38,6 +38,10 @@ bool ApplySetting(const std::string& setting, ModelOptions* reference) {
     reference->cache = "f32";
   } else if (setting == "cache=bf16") {
     reference->cache = "bf16";
+  } else if (setting == "exact" || setting == "numerics=exact") {
+    reference->numerics = "exact";
+  } else if (setting == "approx" || setting == "numerics=approx") {
+    reference->numerics = "approx";
   } else {
     return false;
   }
@@ -65,7 +69,7 @@ QualityReference ParseAgainst(const QualityFlags& flags) {
   std::ifstream file(flags.against, std::ios::binary);
   if (!file) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--against: expected a file, or settings like bf16, int8, cache=f32 or "
+                "--against: expected a file, or settings like bf16, int8, cache=f32, exact or "
                 "bf16,cache=f32, got \"" +
                     flags.against + "\"");
   }

@@ -522,6 +522,7 @@ void AddRunCommand(CLI::App& app, int* status) {
   AddSamplingFlags(*command, &options->sampling);
   AddSessionFlags(*command, &options->session);
   AddModelOptions(*command, &options->model);
+  AddPreloadOption(*command, &options->model);
   command->callback([options, status] { *status = Run(*options); });
 }
 

@@ -89,6 +89,7 @@ SchedulerOptions ToSchedulerOptions(const ServeOptions& options, const EngineOpt
   SchedulerOptions scheduler;
   scheduler.parallel = engine.parallel_sessions;
   scheduler.max_queued = options.max_queued;
+  scheduler.always_from_start = options.keep_nothing;
   if (options.keep_nothing) return scheduler;
   scheduler.snapshot_bytes = engine.snapshot_bytes;
   scheduler.state_dir =
@@ -279,6 +280,7 @@ void AddServeCommand(CLI::App& app, int* status) {
   AddNetworkFlags(*command, options.get());
   AddWorkFlags(*command, options.get());
   AddModelOptions(*command, &options->model);
+  AddPreloadOption(*command, &options->model);
   command->callback([options, status] { *status = Serve(*options); });
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 
@@ -12,7 +13,7 @@
 namespace deltafin {
 namespace {
 
-constexpr int kBarWidth = 24;
+constexpr int kSetupBarWidth = 24;
 constexpr std::chrono::seconds kLineEvery{60};
 constexpr std::chrono::seconds kJsonEvery{1};
 
@@ -50,7 +51,7 @@ std::string DiskBytes(uint64_t bytes) {
 }
 
 std::string Duration(double seconds) {
-  const auto s = static_cast<long long>(seconds + 0.5);
+  const auto s = std::llround(seconds);
   if (s < 60) return std::to_string(s) + " s";
   if (s < 3600) return std::to_string(s / 60) + " min " + std::to_string(s % 60) + " s";
   return std::to_string(s / 3600) + " h " + std::to_string(s % 3600 / 60) + " min";
@@ -113,8 +114,8 @@ void SetupDisplay::ShowBar(const SetupProgress& p) {
   const double part = p.total_bytes > 0
                           ? static_cast<double>(p.done_bytes) / static_cast<double>(p.total_bytes)
                           : 0;
-  std::string bar(static_cast<size_t>(std::clamp(part, 0.0, 1.0) * kBarWidth), '#');
-  bar.resize(kBarWidth, '.');
+  std::string bar(static_cast<size_t>(std::clamp(part, 0.0, 1.0) * kSetupBarWidth), '#');
+  bar.resize(kSetupBarWidth, '.');
   std::fprintf(stderr, "\r[%s] %s\033[K", bar.c_str(), Line(p).c_str());
   std::fflush(stderr);
   bar_is_open_ = true;

@@ -9,6 +9,7 @@
 #include "command_line.h"
 #include "deltafin/error.h"
 #include "deltafin/synth.h"
+#include "gigabytes.h"
 #include "interrupt.h"
 
 namespace deltafin {
@@ -16,8 +17,6 @@ namespace {
 
 constexpr int kBarWidth = 30;
 constexpr double kSecondsPerLine = 10;
-
-double Gigabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 // On a terminal a bar that stays where it is, else a line now and then.
 class ProgressLine {

@@ -18,6 +18,8 @@ namespace deltafin {
 class RangeSource;  // deltafin/hub.h
 class Session;
 
+inline constexpr uint64_t kWholeContext = ~uint64_t{0};
+
 struct EngineOptions {
   std::string model_dir;
   int threads = 0;             // 0: every processor this process may use
@@ -27,7 +29,12 @@ struct EngineOptions {
   // For copies of states: those that a scheduler keeps for later prompts, Session::Save.
   uint64_t snapshot_bytes = 0;
   CacheFormat cache_format = CacheFormat::kF32;
+  // Of the latent caches of all sessions together so many bytes stay in RAM, an equal part for
+  // each; the rest lies in a file without a name in spill_dir (docs/decoding.md).
+  uint64_t context_ram_bytes = kWholeContext;
+  std::string spill_dir;  // "": MODEL/.deltafin
   SpineFormat spine = SpineFormat::kAuto;
+  Numerics numerics = Numerics::kExact;
   // Room for drafts of this many tokens (at most 8; docs/decoding.md); 0: none. kAutoDraft: 8 if
   // they take little of the memory, else none.
   int64_t max_draft_tokens = 0;
@@ -67,10 +74,12 @@ struct ModelInfo {
   int64_t experts_per_token = 0;
   int64_t context_tokens = 0;      // that the plan has room for
   int64_t max_context_tokens = 0;  // that the model was made for
-  uint64_t total_bytes = 0;        // of the shards
-  uint64_t spine_bytes = 0;        // matrices of the spine that is used
-  uint64_t expert_bytes = 0;       // of one expert
-  uint64_t bytes_per_token = 0;    // weights that one decoded token touches
+  // Of a session's context; fewer than context_tokens: the others lie in a file.
+  int64_t context_tokens_in_ram = 0;
+  uint64_t total_bytes = 0;      // of the shards
+  uint64_t spine_bytes = 0;      // matrices of the spine that is used
+  uint64_t expert_bytes = 0;     // of one expert
+  uint64_t bytes_per_token = 0;  // weights that one decoded token touches
   int num_shards = 0;
   int64_t max_draft_tokens = 0;  // that the plan has room for
   int parallel_sessions = 1;

@@ -10,8 +10,9 @@ namespace deltafin {
 // What the thread that runs the passes does. Each moment counts for one phase: a wait inside an
 // attention counts as a wait.
 enum class Phase : uint8_t {
-  kSpineWait,   // a piece of the spine has not come yet
-  kExpertWait,  // nor has any expert that is still to be computed
+  kSpineWait,    // a piece of the spine has not come yet
+  kExpertWait,   // nor has any expert that is still to be computed
+  kContextWait,  // nor has a page of the latent cache that is not in RAM
   kKda,
   kMla,
   kDense,    // the MLP of layers without experts
@@ -21,7 +22,7 @@ enum class Phase : uint8_t {
   kHead,
   kOther,  // embedding, norms, residual mixes
 };
-inline constexpr size_t kNumPhases = 10;
+inline constexpr size_t kNumPhases = 11;
 
 // "spine wait", for people.
 const char* PhaseName(Phase phase);
@@ -38,6 +39,7 @@ struct EngineCounters {
   uint64_t expert_bytes = 0;
   uint64_t embedding_bytes = 0;
   uint64_t head_bytes = 0;
+  uint64_t context_bytes = 0;  // of the latent cache
   uint64_t network_bytes = 0;  // of all these, what came from the hub because it was missing
   // For which the disk (the busiest, if the model lies on several) had at least one read under way.
   double disk_seconds = 0;
@@ -49,9 +51,12 @@ struct EngineCounters {
   }
   double phase_seconds(Phase phase) const { return seconds[static_cast<size_t>(phase)]; }
   double wait_seconds() const {
-    return phase_seconds(Phase::kSpineWait) + phase_seconds(Phase::kExpertWait);
+    return phase_seconds(Phase::kSpineWait) + phase_seconds(Phase::kExpertWait) +
+           phase_seconds(Phase::kContextWait);
   }
-  uint64_t bytes_read() const { return spine_bytes + expert_bytes + embedding_bytes + head_bytes; }
+  uint64_t bytes_read() const {
+    return spine_bytes + expert_bytes + embedding_bytes + head_bytes + context_bytes;
+  }
 };
 
 EngineCounters operator-(const EngineCounters& later, const EngineCounters& earlier);

@@ -25,6 +25,8 @@ struct SchedulerOptions {
   // While a prompt is read or an answer grows its state is kept every so many tokens, in place of
   // the one before: what is cut off loses no more than these. 0: not.
   int64_t snapshot_tokens = 512;
+  // Every prompt is computed from its start, also where an earlier answer's session could go on.
+  bool always_from_start = false;
 };
 
 struct JobProgress {

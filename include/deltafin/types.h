@@ -24,6 +24,11 @@ enum class DeviceChoice : uint8_t {
   kGpu,  // and the CPU for what does not fit
 };
 
+enum class Numerics : uint8_t {
+  kExact,   // docs/numerics.md
+  kApprox,  // other arithmetic where it is measurably faster; on a CPU it is not (docs/decoding.md)
+};
+
 // As a number of draft tokens: the engine decides.
 inline constexpr int64_t kAutoDraft = -1;
 

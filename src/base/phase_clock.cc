@@ -11,6 +11,8 @@ const char* PhaseName(Phase phase) {
       return "spine wait";
     case Phase::kExpertWait:
       return "expert wait";
+    case Phase::kContextWait:
+      return "context wait";
     case Phase::kKda:
       return "KDA";
     case Phase::kMla:
@@ -40,6 +42,7 @@ EngineCounters operator-(const EngineCounters& later, const EngineCounters& earl
   d.expert_bytes -= earlier.expert_bytes;
   d.embedding_bytes -= earlier.embedding_bytes;
   d.head_bytes -= earlier.head_bytes;
+  d.context_bytes -= earlier.context_bytes;
   d.network_bytes -= earlier.network_bytes;
   d.disk_seconds -= earlier.disk_seconds;
   return d;

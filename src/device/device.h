@@ -6,9 +6,10 @@
 // place: an output may be the same pointer as an input only where the comment says so. Numerics:
 // docs/numerics.md defines the order of operations of every operator. The result for one position
 // never depends on n, on the other positions, or on how many threads there are. Threads: one caller
-// at a time. Errors: allocation throws Error(kOutOfMemory); operators do not fail on a CPU, and
-// throw Error on a device that was lost. Shapes are the caller's duty (DF_CHECK). Operators may run
-// asynchronously; ToHost, RouterTopK and Synchronize wait for what came before.
+// at a time. Errors: allocation throws Error(kOutOfMemory); operators do not fail on a CPU
+// (but for a PageReader that does), and throw Error on a device that was lost. Shapes are the
+// caller's duty (DF_CHECK). Operators may run asynchronously; ToHost, RouterTopK and Synchronize
+// wait for what came before.
 #pragma once
 
 #include <cstddef>
@@ -46,12 +47,30 @@ struct RouterParams {
   float scaling_factor = 1.0f;
 };
 
+// Brings the pages of a latent cache that are not in memory there, in the order in which MlaAttend
+// reads them. Called by the thread that called MlaAttend; all functions throw Error when a page
+// cannot be read, which MlaAttend passes on.
+class PageReader {
+ public:
+  virtual ~PageReader() = default;
+  // MlaAttend is about to walk from token 0 to the last one, `walks` times.
+  virtual void Begin(int64_t walks) = 0;
+  // Tokens that may be provided at a time, a multiple of kProvidedTokens.
+  virtual int64_t max_tokens() const = 0;
+  // From here to the next call the addresses of the pages of the tokens [first, end) are valid. The
+  // calls of a walk follow each other; `first` is a multiple of kProvidedTokens, and so is `end`
+  // unless it is the end of the walk.
+  virtual void Provide(int64_t first, int64_t end) = 0;
+};
+inline constexpr int64_t kProvidedTokens = 1024;
+
 // One sequence's latent cache of one MLA layer: pages of `page_tokens` tokens, each token
 // kv_lora + rope values (normed c first, then k_pe) in `format`.
 struct LatentCacheView {
   void* const* pages = nullptr;  // host array of device addresses
   int64_t page_tokens = 0;       // a multiple of kAttentionBlock
   CacheFormat format = CacheFormat::kF32;
+  PageReader* reader = nullptr;  // null: all pages are in memory
 };
 
 // The attention walks the cache in blocks of this many tokens, counted from token 0 of the
@@ -87,6 +106,9 @@ class Device {
   virtual void ToDevice(void* dst, const void* host_src, size_t bytes) = 0;
   virtual void Copy(void* dst, const void* src, size_t bytes) = 0;
   virtual void Synchronize() = 0;
+  // True when device addresses are addresses of the host, and any of those that is a multiple of 64
+  // may stand for a page of a latent cache.
+  virtual bool ReadsHostPages() const { return false; }
 
   // ---- dense ----
   // y[p, 0..rows) = W x[p] for n positions; x is [n, cols], row p of y starts at y + p * y_stride.

@@ -63,6 +63,7 @@ class ContextBench {
     std::vector<double> tokens;
     std::vector<double> kda;
     std::vector<double> mla;
+    const uint64_t read_before = engine_->counters().context_bytes;
     for (int64_t i = 0; i < options_.tokens; ++i) {
       const std::vector<double> layers = Step(session, random.Next());
       double all = 0;
@@ -80,8 +81,13 @@ class ContextBench {
     Add(report, "context token", context, times.token);
     if (!kda.empty()) Add(report, "context KDA layer", context, times.kda);
     if (!mla.empty()) Add(report, "context MLA layer", context, times.mla);
-    report.notes.push_back(format("{} tokens of context: the state takes {:.1f} MB", context,
-                                  static_cast<double>(session.state_size_bytes()) / 1e6));
+    const uint64_t read = engine_->counters().context_bytes - read_before;
+    report.notes.push_back(format(
+        "{} tokens of context: the state takes {:.1f} MB of memory{}", context,
+        static_cast<double>(session.state_memory_bytes()) / 1e6,
+        read > 0 ? format(", and {:.1f} MB of latent cache are read for a token",
+                          static_cast<double>(read) / 1e6 / static_cast<double>(options_.tokens))
+                 : ""));
     session.Restore(*snapshot);
   }
 

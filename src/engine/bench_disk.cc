@@ -11,6 +11,7 @@
 #include "deltafin/bench.h"
 #include "deltafin/error.h"
 #include "engine/bench_machine.h"
+#include "engine/bench_median.h"
 #include "io/disk_probe.h"
 #include "io/joined_folders.h"
 #include "io/read_choice.h"
@@ -44,11 +45,7 @@ struct Way {
   std::vector<double> seconds;
   std::string failed;
 
-  double Median() const {
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    return (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2;
-  }
+  double Median() const { return MedianOf(seconds); }
 };
 
 std::string FormatOf(const ReadQueueOptions& options) {

@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/machine_limits.h"
 #include "engine/bench_machine.h"
+#include "engine/bench_median.h"
 #include "engine/operator_cases.h"
 
 namespace deltafin {
@@ -22,11 +23,6 @@ constexpr int64_t kHidden = 7168;
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 enum class Bound { kRead, kUpdate, kArithmetic };
@@ -206,7 +202,7 @@ class KernelBench {
     std::vector<double> seconds;
     for (int round = 0; round < kRounds; ++round) seconds.push_back(TimeRuns(subject));
     Target("MXFP4 while another thread spins, of the speed without it", 0.40,
-           idle_seconds / Median(seconds));
+           idle_seconds / MedianOf(seconds));
   }
 
   BenchResult Measure(OperatorCase& subject, const std::string& op, const std::string& weights,
@@ -227,12 +223,12 @@ class KernelBench {
     result.shape = shape;
     result.positions = positions;
     result.threads = pool_->num_threads();
-    result.seconds = Median(seconds);
+    result.seconds = MedianOf(seconds);
     result.gb_per_s = subject.bytes() / result.seconds * 1e-9;
     result.gflop_per_s = subject.flops() / result.seconds * 1e-9;
     result.bound = BoundName(bound);
-    result.limit = Median(limits) * 1e-9;
-    result.ratio = Median(ratios);
+    result.limit = MedianOf(limits) * 1e-9;
+    result.ratio = MedianOf(ratios);
     report_.results.push_back(result);
     if (options_.on_result) options_.on_result(result);
     return result;
@@ -257,7 +253,7 @@ class KernelBench {
         engine->NewSession()->Generate(prompt, generate);
         runs.push_back(Seconds() - begin);
       }
-      seconds.push_back(Median(runs));
+      seconds.push_back(MedianOf(runs));
     }
     Target("whole forward pass, 64 prompt and 32 new tokens, times as fast as the plain device", 5,
            seconds[0] / seconds[1]);

@@ -32,7 +32,7 @@ class NeededExperts {
     int64_t pass;
     int64_t layer;
     int32_t id;
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): generated
   };
   const int64_t chunk_;
   std::set<Key> needed_;

@@ -1,7 +1,6 @@
 // What the measurements of whole sessions share. Internal to engine/.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -9,9 +8,12 @@
 
 #include "deltafin/bench.h"
 #include "deltafin/session.h"
+#include "engine/bench_median.h"
 #include "engine/session_impl.h"
 
 namespace deltafin {
+
+inline constexpr int kMinRounds = 3;
 
 // Tokens without order, of which no two runs differ.
 class RandomTokens {
@@ -31,11 +33,6 @@ class RandomTokens {
   const int64_t vocab_size_;
   uint64_t state_;
 };
-
-inline double MedianOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
 
 class Stopwatch {
  public:

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kPromptTokens = 64;
 constexpr int64_t kPeriod = 32;  // of the text that repeats itself: the prompt holds two of them
-constexpr int kMinRounds = 3;
 constexpr double kGainTarget = 1.5;
 constexpr double kLossTarget = 0.98;
 

@@ -86,7 +86,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   for (const DiskReads& disk : disks_) read_threads += disk.options.depth;
   gpu_ = ChooseGpu(options_,
                    options_.ram_bytes != 0 ? options_.ram_bytes : ReadMemoryLimits().limit_bytes);
-  plan_ = PlanEngine(*checkpoint_, spine, options_, threads + read_threads, threads,
+  const std::optional<CacheSpillOptions> spill = ChooseCacheSpill(c, options_, threads);
+  plan_ = PlanEngine(*checkpoint_, spine, options_, threads + read_threads, threads, spill,
                      Speculation::Bytes(c, info_.max_draft_tokens), gpu_);
   max_logits_positions_ = MaxLogitsPositions(c, plan_.positions);
   info_.max_draft_tokens = std::min(info_.max_draft_tokens, max_logits_positions_ - 1);
@@ -102,6 +103,12 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
       {plan_.expert_slots, options_.prefetch,
        parts.keep_heat ? JoinPath(options_.model_dir, ".deltafin/heat") : "", clock, gpu_device_,
        static_cast<int64_t>(gpu_expert_bytes_ / checkpoint_->expert_bytes())});
+  if (spill) {
+    if (options_.spill_dir.empty()) options_.spill_dir = JoinPath(options_.model_dir, ".deltafin");
+    cache_spill_ =
+        std::make_unique<CacheSpill>(c, options_.cache_format, *device_, *queue_,
+                                     parts.files->CreateScratch(options_.spill_dir), *spill, clock);
+  }
   model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_, clock);
   FillInfo();
 }
@@ -158,6 +165,7 @@ EngineCounters EngineImpl::counters() const {
   counters.head_bytes = spine.head_bytes;
   counters.embedding_bytes = spine.embedding_bytes;
   counters.expert_bytes = experts_->counters().bytes_read();
+  counters.context_bytes = cache_spill_ == nullptr ? 0 : cache_spill_->bytes_read();
   counters.network_bytes = model_files_.fetched_bytes();
   counters.disk_seconds = queue_->counters().busy_seconds;
   return counters;
@@ -188,6 +196,10 @@ void EngineImpl::FillInfo() {
   info_.experts_per_token = c.experts_per_token;
   info_.context_tokens = options_.context_tokens;
   info_.max_context_tokens = c.max_position_embeddings;
+  info_.context_tokens_in_ram = info_.context_tokens;
+  if (cache_spill_ != nullptr) {
+    info_.context_tokens_in_ram = cache_spill_->resident_pages() * kCachePageTokens;
+  }
   info_.total_bytes = checkpoint_->total_bytes();
   info_.expert_bytes = checkpoint_->expert_bytes();
   info_.parallel_sessions = options_.parallel_sessions;
@@ -226,19 +238,34 @@ std::string EngineImpl::DescribeGpu() const {
                       "may differ from the CPU's");
 }
 
+std::string EngineImpl::DescribeContext() const {
+  const std::string all = format("context {} tokens, latent cache {}", info_.context_tokens,
+                                 options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16");
+  if (cache_spill_ == nullptr) return all;
+  const uint64_t most =
+      static_cast<uint64_t>(info_.parallel_sessions) *
+      (SequenceState::Bytes(config(), options_.cache_format, info_.context_tokens) -
+       SequenceState::Bytes(config(), options_.cache_format, info_.context_tokens_in_ram));
+  return format("{}, {} tokens of it in RAM, the others in a file in {} (up to {})", all,
+                info_.context_tokens_in_ram, options_.spill_dir, Bytes(most));
+}
+
 std::vector<std::string> EngineImpl::Describe() const {
   const ModelInfo& i = info_;
   std::vector<std::string> lines = {
       format("model {}: {} layers ({} KDA, {} MLA), {} of {} experts per token, {} on disk", i.name,
              i.num_layers, i.num_layers - i.num_mla_layers, i.num_mla_layers, i.experts_per_token,
              i.num_experts, Bytes(i.total_bytes)),
-      format("{}; {} expert slots, {}; {}; budget {} ({}); context {} tokens, latent cache {}; "
-             "exact numerics",
-             DescribeSpine(), plan_.expert_slots, Bytes(plan_.expert_bytes), device_->Describe(),
-             Bytes(plan_.budget_bytes), plan_.limited_by, i.context_tokens,
-             options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16"),
+      format("{}; {} expert slots, {}; {}; budget {} ({}); {}; exact numerics", DescribeSpine(),
+             plan_.expert_slots, Bytes(plan_.expert_bytes), device_->Describe(),
+             Bytes(plan_.budget_bytes), plan_.limited_by, DescribeContext()),
   };
   if (gpu_.gpu != nullptr) lines.push_back(DescribeGpu());
+  if (options_.numerics == Numerics::kApprox) {
+    lines.push_back(
+        "approximate numerics: nothing is gained by them on this device, so all arithmetic is "
+        "exact (docs/decoding.md)");
+  }
   if (!reads_note_.empty()) lines.push_back("reads: " + reads_note_);
   if (!spine_note_.empty()) lines.push_back(spine_note_);
   const std::string reminder = model_files_.Reminder(*checkpoint_);
@@ -255,10 +282,9 @@ std::vector<PlanLine> EngineImpl::plan() const {
       {"budget", plan_.budget_bytes, plan_.limited_by == plan_.limit_name ? "" : plan_.limited_by},
       {"program", plan_.program_bytes, "code, indexes, tokenizer, stacks, lists"},
       {"session state", plan_.state_bytes,
-       format("{}{} tokens of context, latent cache {}, drafts of {}",
+       format("{}{}, drafts of {}",
               info_.parallel_sessions > 1 ? format("{} times ", info_.parallel_sessions) : "",
-              info_.context_tokens, options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16",
-              info_.max_draft_tokens)},
+              DescribeContext(), info_.max_draft_tokens)},
       {"working memory", plan_.workspace_bytes, format("passes of {} positions", plan_.positions)},
       {"small tensors", plan_.tables_bytes, "norms, convolutions, gates, scales"},
       {"read ahead", plan_.buffer_bytes, "ring of the streamed spine"},

@@ -16,6 +16,7 @@
 #include "engine/session_file.h"
 #include "io/joined_folders.h"
 #include "io/read_queue.h"
+#include "model/cache_spill.h"
 #include "model/model.h"
 #include "store/checkpoint.h"
 #include "store/expert_store.h"
@@ -60,6 +61,8 @@ class EngineImpl : public Engine {
   // What a saved session must have been computed with. Reads the shards' headers once.
   const SessionOrigin& session_origin();
   CacheFormat cache_format() const { return options_.cache_format; }
+  // Null: the latent caches are in RAM.
+  CacheSpill* cache_spill() { return cache_spill_.get(); }
   const MemoryPlan& memory_plan() const { return plan_; }
   const std::vector<DiskReads>& disks() const { return disks_; }
   // Positions of a pass that the plan has room for, and of those with logits.
@@ -75,6 +78,7 @@ class EngineImpl : public Engine {
   void FillInfo();
   std::string DescribeSpine() const;
   std::string DescribeGpu() const;
+  std::string DescribeContext() const;
 
   EngineOptions options_;
   ModelFiles model_files_;  // of one folder
@@ -100,6 +104,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<Device> device_;
   VulkanDevice* gpu_device_ = nullptr;  // device_, if that is one
   std::unique_ptr<ReadQueue> queue_;
+  std::unique_ptr<CacheSpill> cache_spill_;
   std::unique_ptr<SpineStore> spine_;
   std::unique_ptr<ExpertStore> experts_;
   std::unique_ptr<Model> model_;

@@ -166,7 +166,7 @@ class QualityRun {
                                             path, *tokenizer_, tokens_);
     const int64_t first = std::ssize(tokens_) - std::ssize(positions);
     PredictionDistance distance;
-    const Compare compare = [&](int64_t position, const LogitsRow& row, TokenId next) {
+    Compare compare = [&](int64_t position, const LogitsRow& row, TokenId next) {
       if (position + 1 < first) return;
       const auto& reference = positions[position + 1 - first];
       if (reference) distance.AddPartial(position, row, *reference, next);

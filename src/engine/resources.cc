@@ -24,6 +24,10 @@ constexpr uint64_t kHeapGrowthBytes = 16ull << 20;
 constexpr uint64_t kTouchedPerThread = 256ull << 10;
 constexpr uint64_t kAddressesPerThread = (8ull << 20) + (64ull << 10);
 
+int64_t PagesOf(const EngineOptions& options) {
+  return (options.context_tokens + kCachePageTokens - 1) / kCachePageTokens;
+}
+
 uint64_t ProgramBytes(const MemoryLimits& limits, int threads) {
   TrimHeap();
   const ProcessMemory now = ReadProcessMemory();
@@ -72,9 +76,23 @@ int64_t MaxLogitsPositions(const ModelConfig& config, int64_t positions) {
   return std::clamp<int64_t>(cap, 1, positions);
 }
 
+std::optional<CacheSpillOptions> ChooseCacheSpill(const ModelConfig& config,
+                                                  const EngineOptions& options,
+                                                  int compute_threads) {
+  if (options.context_ram_bytes == kWholeContext || config.num_mla_layers() == 0) return {};
+  const uint64_t page_of_all_layers = CacheSpill::PageBytes(config, options.cache_format) *
+                                      static_cast<uint64_t>(config.num_mla_layers());
+  const uint64_t share =
+      options.context_ram_bytes / static_cast<uint64_t>(options.parallel_sessions);
+  const auto resident = static_cast<int64_t>(share / page_of_all_layers);
+  if (resident >= PagesOf(options)) return {};
+  return CacheSpillOptions{resident, kMaxPositions, compute_threads};
+}
+
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
                       const EngineOptions& options, int all_threads, int compute_threads,
-                      uint64_t draft_bytes, const GpuChoice& gpu) {
+                      const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes,
+                      const GpuChoice& gpu) {
   const ModelConfig& c = checkpoint.config();
   const MemoryLimits limits = ReadMemoryLimits();
   PlanRequest request;
@@ -87,8 +105,9 @@ MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
   }
   const auto sessions = static_cast<uint64_t>(options.parallel_sessions);
   request.state_bytes =
-      sessions * SequenceState::Bytes(c, options.cache_format, options.context_tokens) +
-      draft_bytes;
+      sessions * SequenceState::Bytes(c, options.cache_format, options.context_tokens,
+                                      spill ? spill->resident_pages : PagesOf(options)) +
+      (spill ? CacheSpill::Bytes(c, options.cache_format, *spill) : 0) + draft_bytes;
   request.snapshot_bytes = options.snapshot_bytes;
   request.min_positions = options.parallel_sessions;
   request.max_positions = kMaxPositions;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "deltafin/engine.h"
 #include "engine/gpu_choice.h"
+#include "model/cache_spill.h"
 #include "store/checkpoint.h"
 #include "store/memory_plan.h"
 #include "store/spine_source.h"
@@ -20,12 +22,18 @@ SpineSource ChooseSpine(FileSystem& files, const Checkpoint& checkpoint, SpineFo
 // Positions of a pass whose logits may be wanted at a time: their room is bounded.
 int64_t MaxLogitsPositions(const ModelConfig& config, int64_t positions);
 
+// How the latent caches of `options` spill to a file; empty: they are in RAM, all of them.
+std::optional<CacheSpillOptions> ChooseCacheSpill(const ModelConfig& config,
+                                                  const EngineOptions& options,
+                                                  int compute_threads);
+
 // Measures what the process takes already, and plans the rest. Call it when everything that stays
 // (indexes, tokenizer) has been loaded and before the first thread is started. `all_threads` counts
 // those that read, too; `draft_bytes` is what drafts take besides the state of a session, `gpu` may
 // be none.
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
                       const EngineOptions& options, int all_threads, int compute_threads,
-                      uint64_t draft_bytes, const GpuChoice& gpu);
+                      const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes,
+                      const GpuChoice& gpu);
 
 }  // namespace deltafin

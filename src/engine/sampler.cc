@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "deltafin/error.h"
+#include "engine/exp_of_negative.h"
 
 namespace deltafin {
 namespace {
@@ -62,32 +63,6 @@ Error NothingAllowed() {
 double PositionUniform(uint64_t seed, uint64_t position) {
   const uint64_t bits = Mix(Mix(seed) + (position + 1) * 0x9e3779b97f4a7c15ull);
   return static_cast<double>(bits >> 11) * 0x1p-53;
-}
-
-double ExpOfNegative(double x) {
-  if (!(x >= -708)) return 0;  // e^-708 is the last normal power
-  const double n = std::nearbyint(x * 0x1.71547652b82fep+0);
-  double r = std::fma(n, -0x1.62e42fefa39efp-1, x);  // ln 2 in two parts
-  r = std::fma(n, -0x1.abc9e3b39803fp-56, r);        // |r| <= 0.347
-  // Taylor: the first term left out is below 2^-57 of the result.
-  constexpr int kDegree = 13;
-  constexpr double kInverseFactorials[kDegree + 1] = {1.0,
-                                                      1.0,
-                                                      1.0 / 2,
-                                                      1.0 / 6,
-                                                      1.0 / 24,
-                                                      1.0 / 120,
-                                                      1.0 / 720,
-                                                      1.0 / 5040,
-                                                      1.0 / 40320,
-                                                      1.0 / 362880,
-                                                      1.0 / 3628800,
-                                                      1.0 / 39916800,
-                                                      1.0 / 479001600,
-                                                      1.0 / 6227020800.0};
-  double y = kInverseFactorials[kDegree];
-  for (int i = kDegree - 1; i >= 0; --i) y = std::fma(y, r, kInverseFactorials[i]);
-  return std::ldexp(y, static_cast<int>(n));
 }
 
 Sampler::Sampler(const SamplingOptions& options, int64_t vocab_size)
@@ -190,8 +165,9 @@ void Sampler::ComputeWeights() {
   if (highest == -std::numeric_limits<double>::infinity()) throw NothingAllowed();
   weights_.resize(vocab_size_);
   for (size_t id = 0; id < vocab_size_; ++id) {
-    weights_[id] = ExpOfNegative((logits_[id] - highest) / options_.temperature);
+    weights_[id] = (logits_[id] - highest) / options_.temperature;
   }
+  ExpOfNegatives(weights_);
   StartOrder();
 }
 
@@ -248,8 +224,12 @@ TokenId Sampler::Choose(std::span<const float> logits, std::span<const TokenId> 
 
 PositionLogprobs LogprobsOf(std::span<const float> logits, TokenId chosen, int64_t top) {
   const double highest = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> weights;
+  weights.reserve(logits.size());
+  for (float logit : logits) weights.push_back(logit - highest);
+  ExpOfNegatives(weights);
   double sum = 0;
-  for (float logit : logits) sum += ExpOfNegative(logit - highest);
+  for (double weight : weights) sum += weight;
   const double log_sum = highest + std::log(sum);
   PositionLogprobs result;
   result.chosen = logits[chosen] - log_sum;

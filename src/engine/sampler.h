@@ -13,10 +13,6 @@ namespace deltafin {
 // A number in [0, 1) that depends on nothing but the seed and the position: a multiple of 2^-53.
 double PositionUniform(uint64_t seed, uint64_t position);
 
-// e^x for x <= 0 as a fixed sequence of correctly rounded operations, so that a seed means the same
-// text with every C library. At most 1 ulp off; 0 below -708.
-double ExpOfNegative(double x);
-
 // One thread. Keeps scratch memory, but no state: what Choose returns depends on its arguments.
 class Sampler {
  public:

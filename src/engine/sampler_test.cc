@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
 
 #include "deltafin/error.h"
+#include "engine/exp_of_negative.h"
 
 namespace deltafin {
 namespace {
@@ -71,7 +73,7 @@ std::vector<double> NaiveDistribution(std::span<const float> logits, const Sampl
 }
 
 // Draws at positions first, first + 1, ... with the text held still but for its length.
-std::vector<int> Draws(std::span<const float> logits, SamplingOptions options, int count) {
+std::vector<int> Draws(std::span<const float> logits, const SamplingOptions& options, int count) {
   std::vector<int> seen(logits.size());
   Sampler sampler(options, std::ssize(logits));
   std::vector<TokenId> text;
@@ -309,6 +311,28 @@ TEST(SamplerTest, ExpIsWithinTwoUlpOfTheLibrary) {
   }
   EXPECT_EQ(ExpOfNegative(0), 1);
   EXPECT_EQ(ExpOfNegative(-1e300), 0);
+}
+
+TEST(SamplerTest, ManyPowersHaveTheBitsOfEachByItself) {
+  std::vector<double> values = {0,    -0.0,   -708,    -708.0000001,
+                                -709, -1e300, -1e-300, -std::numeric_limits<double>::infinity()};
+  for (double x = 0; x > -720; x -= 0.0713) values.push_back(x);
+  std::vector<double> powers = values;
+  ExpOfNegatives(powers);
+  for (size_t i = 0; i < values.size(); ++i) {
+    // The definition, with the C library's rounding and scaling.
+    const double n = std::nearbyint(values[i] * 0x1.71547652b82fep+0);
+    double r = std::fma(n, -0x1.62e42fefa39efp-1, values[i]);
+    r = std::fma(n, -0x1.abc9e3b39803fp-56, r);
+    double y = 1.0 / 6227020800.0;
+    double factorial = 479001600;
+    for (int degree = 12; degree >= 0; factorial /= std::max(1, degree), --degree) {
+      y = std::fma(y, r, 1 / factorial);
+    }
+    const double expected = values[i] >= -708 ? std::ldexp(y, static_cast<int>(n)) : 0;
+    EXPECT_EQ(powers[i], expected) << values[i];
+    EXPECT_EQ(ExpOfNegative(values[i]), expected) << values[i];
+  }
 }
 
 TEST(SamplerTest, LogprobsAreTheModelsOwn) {

@@ -76,7 +76,7 @@ std::vector<SavedSession> ListSessions(const std::string& folder) {
 SavedSession InspectSession(const std::string& folder, const std::string& name,
                             std::vector<TokenId>* tokens) {
   const std::string path = SessionPath(folder, name);
-  const SavedSession session = Describe(name, ReadSessionSummary(path));
+  SavedSession session = Describe(name, ReadSessionSummary(path));
   const SessionReader reader(path);
   if (tokens != nullptr) *tokens = reader.content().tokens;
   return session;

@@ -60,8 +60,8 @@ SchedulerImpl::SchedulerImpl(EngineImpl& engine, const SchedulerOptions& options
       policy_(engine.max_positions(), engine.weights_in_ram()),
       picks_sink_(std::make_unique<PicksSink>(*this)) {
   for (int i = 0; i < options.parallel; ++i) {
-    timelines_.push_back(
-        std::make_unique<Timeline>(engine.config(), engine.device(), engine.cache_format()));
+    timelines_.push_back(std::make_unique<Timeline>(engine.config(), engine.device(),
+                                                    engine.cache_format(), engine.cache_spill()));
   }
   thread_ = std::thread([this] { Loop(); });
 }
@@ -207,7 +207,8 @@ bool SchedulerImpl::IsFree(const Timeline& timeline) const {
 // left longest ago gets the most useful kept state.
 Timeline& SchedulerImpl::TimelineFor(const JobRun& job) {
   const WantedText wanted = job.wanted_text();
-  const bool from_start = job.job().prompt_logprobs;  // they come from every position
+  // Log probabilities of a prompt come from its every position.
+  const bool from_start = options_.always_from_start || job.job().prompt_logprobs;
   Timeline* best = nullptr;
   Timeline* oldest = nullptr;
   int64_t most = 0;

@@ -134,6 +134,11 @@ bool SchedulerImpl::Forward(std::span<const Run> runs, const LogitsSink& sink,
   hooks.trace = picks_sink_.get();
   hooks.on_layer = [&](int64_t layer) { OnLayer(layer, pass); };
   hooks.leaves = [&](size_t run) { return Leaves(pass[run]); };
+  hooks.on_run_failed = [&](size_t run, const Error& error) {
+    pass[run].left = true;
+    pass[run].job->timeline()->whole = false;
+    pass[run].job->Fail(error.what());
+  };
   try {
     engine_.model().Forward(runs, sink, hooks);
   } catch (const std::exception& error) {

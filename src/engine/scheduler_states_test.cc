@@ -103,6 +103,16 @@ TEST_F(SchedulerStatesTest, ASystemMessageIsShared) {
   }
 }
 
+TEST_F(SchedulerStatesTest, APromptIsComputedFromItsStartWhereThatIsWanted) {
+  SchedulerOptions options;
+  options.always_from_start = true;
+  const auto scheduler = Scheduler::Create(*engine_, options);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Run(*scheduler, MakeJob(Random(1, 40), 5)).cached_tokens, 0);
+  }
+  EXPECT_EQ(scheduler->stats().prompt_tokens, 80u);
+}
+
 void SchedulerStatesTest::ShareASystemMessage(uint64_t ram) {
   const auto scheduler = NewScheduler(2, ram, ram == 0);
   const std::vector<TokenId> system = Random(1, 90);

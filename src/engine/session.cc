@@ -51,7 +51,8 @@ class SessionImpl::PicksSink : public TraceSink {
 };
 
 SessionImpl::SessionImpl(EngineImpl& engine)
-    : engine_(engine), state_(engine.config(), engine.device(), engine.cache_format()) {}
+    : engine_(engine),
+      state_(engine.config(), engine.device(), engine.cache_format(), engine.cache_spill()) {}
 
 SessionImpl::~SessionImpl() = default;
 

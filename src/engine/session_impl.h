@@ -39,15 +39,14 @@ class SessionImpl : public Session {
   // Observes the passes from now on; null ends it. For tests.
   void set_trace(TraceSink* trace) { trace_ = trace; }
   std::vector<std::byte> state_bytes() const { return state_.Save(); }  // for tests
-  uint64_t state_size_bytes() const {
-    return SequenceState::Bytes(engine_.config(), engine_.cache_format(), state_.num_tokens());
-  }
+  uint64_t state_memory_bytes() const { return state_.MemoryBytes(); }
   bool is_mla(int64_t layer) const { return engine_.config().is_mla[static_cast<size_t>(layer)]; }
   // Generate takes text[i] as token i of the session as long as there is one, whatever the logits
   // say. For measurements.
   void set_forced_text(std::vector<TokenId> text) { forced_text_ = std::move(text); }
-  // The state as if the text so far, at least one token, had been read again and again until there
-  // are num_tokens: the latent cache at least, for KDA states do not grow. For measurements.
+  // The state as if the text so far, of one to kCachePageTokens tokens, had been read again and
+  // again until there are num_tokens: the latent cache at least, for KDA states do not grow. For
+  // measurements.
   void RepeatTo(int64_t num_tokens);
   // Guesses come from `source` instead of the text. For tests.
   void set_draft_source(std::unique_ptr<DraftSource> source);

@@ -136,13 +136,13 @@ std::optional<KeptText> StateCache::Restore(const WantedText& wanted, int64_t mo
     if (std::ssize(found->text.tokens) <= more_than) return std::nullopt;
     Entry& entry = *Find(found->id);
     entry.last_use = ++clock_;
-    if (!entry.state.empty()) {
-      state.Restore(entry.state);
-      return entry.text;
-    }
     KeptText text = entry.text;
     bool found_bad = false;
     try {
+      if (!entry.state.empty()) {
+        state.Restore(entry.state);
+        return text;
+      }
       const SessionReader reader(entry.path);
       CheckSameOrigin(entry.path, reader.content().origin, origin_);
       if (reader.content().tokens == text.tokens) {
@@ -228,6 +228,8 @@ void StateCache::PutIntoRam(Entry& entry, const std::vector<float>& logits,
     entry.state = state.Save(capture);
     entry.text.logits = logits;
   } catch (const std::bad_alloc&) {  // less than was planned
+    ++failures_;
+  } catch (const Error&) {  // a page of the latent cache cannot be read
     ++failures_;
   }
 }

@@ -7,8 +7,8 @@
 namespace deltafin {
 
 struct Timeline {
-  Timeline(const ModelConfig& config, Device& device, CacheFormat format)
-      : state(config, device, format) {}
+  Timeline(const ModelConfig& config, Device& device, CacheFormat format, CacheSpill* spill)
+      : state(config, device, format, spill) {}
 
   void Clear() {
     state.Clear();

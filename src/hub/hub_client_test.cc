@@ -17,44 +17,44 @@ namespace {
 
 class HubClientTest : public ::testing::Test {
  protected:
-  const std::string& root = SmallHubModel();
-  const std::string file = ShardName(root, 2);
-  const std::string whole = ReadText(root + "/" + file);
-  HubDouble hub{root};
-  HubOptions options = QuickHubOptions(hub.endpoint());
+  const std::string& root_ = SmallHubModel();
+  const std::string file_ = ShardName(root_, 2);
+  const std::string whole_ = ReadText(root_ + "/" + file_);
+  HubDouble hub_{root_};
+  HubOptions options_ = QuickHubOptions(hub_.endpoint());
 
   std::string Fetch(HubClient& client, uint64_t offset, uint64_t bytes) {
-    return FetchToMemory(client, {{file, whole.size(), {offset, bytes}}}, nullptr)[0];
+    return FetchToMemory(client, {{file_, whole_.size(), {offset, bytes}}}, nullptr)[0];
   }
 };
 
 TEST_F(HubClientTest, SaysSizeAndSha256) {
-  HubClient client(options);
-  const std::vector<std::string> names = {file, "config.json", "absent.json"};
+  HubClient client(options_);
+  const std::vector<std::string> names = {file_, "config.json", "absent.json"};
   const auto found = client.Stat(names, nullptr);
   ASSERT_EQ(found.size(), 3u);
-  EXPECT_EQ(found[0]->bytes, whole.size());
-  EXPECT_EQ(found[0]->sha256, Sha256OfFile(*RealFileSystem().OpenForReading(root + "/" + file)));
+  EXPECT_EQ(found[0]->bytes, whole_.size());
+  EXPECT_EQ(found[0]->sha256, Sha256OfFile(*RealFileSystem().OpenForReading(root_ + "/" + file_)));
   EXPECT_EQ(found[0]->commit.size(), 40u);
-  EXPECT_EQ(found[1]->bytes, ReadText(root + "/config.json").size());
+  EXPECT_EQ(found[1]->bytes, ReadText(root_ + "/config.json").size());
   EXPECT_EQ(found[1]->sha256, "");
   EXPECT_FALSE(found[2].has_value());
-  EXPECT_EQ(client.Get(*found[1], nullptr), ReadText(root + "/config.json"));
+  EXPECT_EQ(client.Get(*found[1], nullptr), ReadText(root_ + "/config.json"));
 }
 
 TEST_F(HubClientTest, AMirrorWithoutTheHubsHeadersWillDo) {
-  hub.set_serves_itself(true);
-  HubClient client(options);
-  const auto found = client.Stat(std::vector<std::string>{file}, nullptr);
-  EXPECT_EQ(found[0]->bytes, whole.size());
+  hub_.set_serves_itself(true);
+  HubClient client(options_);
+  const auto found = client.Stat(std::vector<std::string>{file_}, nullptr);
+  EXPECT_EQ(found[0]->bytes, whole_.size());
   EXPECT_EQ(found[0]->sha256, "");
-  EXPECT_EQ(Fetch(client, 10, 1000), whole.substr(10, 1000));
+  EXPECT_EQ(Fetch(client, 10, 1000), whole_.substr(10, 1000));
 }
 
 TEST_F(HubClientTest, TheTokenGoesToTheHubAlone) {
-  hub.set_token("hf_secret");
+  hub_.set_token("hf_secret");
   {
-    HubClient client(options);
+    HubClient client(options_);
     try {
       Fetch(client, 0, 10);
       FAIL();
@@ -63,35 +63,35 @@ TEST_F(HubClientTest, TheTokenGoesToTheHubAlone) {
       EXPECT_NE(std::string(error.what()).find("HF_TOKEN"), std::string::npos) << error.what();
     }
   }
-  options.token = "hf_secret";
-  HubClient client(options);
-  EXPECT_EQ(Fetch(client, 0, 10), whole.substr(0, 10));
-  EXPECT_GT(hub.num_link_requests(), 0);
-  EXPECT_EQ(hub.num_leaks(), 0);
+  options_.token = "hf_secret";
+  HubClient client(options_);
+  EXPECT_EQ(Fetch(client, 0, 10), whole_.substr(0, 10));
+  EXPECT_GT(hub_.num_link_requests(), 0);
+  EXPECT_EQ(hub_.num_leaks(), 0);
 }
 
 TEST_F(HubClientTest, LinksThatExpireAreAskedForAgain) {
-  hub.set_uses_per_link(3);
-  HubClient client(options);
+  hub_.set_uses_per_link(3);
+  HubClient client(options_);
   std::vector<MemoryRange> ranges;
-  for (uint64_t i = 0; i < 40; ++i) ranges.push_back({file, whole.size(), {i * 1000, 500}});
+  for (uint64_t i = 0; i < 40; ++i) ranges.push_back({file_, whole_.size(), {i * 1000, 500}});
   const auto texts = FetchToMemory(client, ranges, nullptr);
-  for (uint64_t i = 0; i < 40; ++i) EXPECT_EQ(texts[i], whole.substr(i * 1000, 500));
+  for (uint64_t i = 0; i < 40; ++i) EXPECT_EQ(texts[i], whole_.substr(i * 1000, 500));
 }
 
 TEST_F(HubClientTest, NeighboursComeAsOneWhereConnectionsAreFew) {
-  options.jobs = 1;
-  HubClient client(options);
-  EXPECT_EQ(Fetch(client, 0, 1), whole.substr(0, 1));  // finds the link
-  const int64_t before = hub.num_link_requests();
+  options_.jobs = 1;
+  HubClient client(options_);
+  EXPECT_EQ(Fetch(client, 0, 1), whole_.substr(0, 1));  // finds the link
+  const int64_t before = hub_.num_link_requests();
   std::vector<MemoryRange> ranges;
-  for (uint64_t i = 0; i < 16; ++i) ranges.push_back({file, whole.size(), {i * 100, 100}});
-  ranges.push_back({file, whole.size(), {5000, 100}});
+  for (uint64_t i = 0; i < 16; ++i) ranges.push_back({file_, whole_.size(), {i * 100, 100}});
+  ranges.push_back({file_, whole_.size(), {5000, 100}});
   const auto texts = FetchToMemory(client, ranges, nullptr);
   for (size_t i = 0; i < ranges.size(); ++i) {
-    EXPECT_EQ(texts[i], whole.substr(ranges[i].range.offset, 100));
+    EXPECT_EQ(texts[i], whole_.substr(ranges[i].range.offset, 100));
   }
-  EXPECT_LE(hub.num_link_requests() - before, 4);
+  EXPECT_LE(hub_.num_link_requests() - before, 4);
 }
 
 // Each fault at every stage, three times in a row: all bytes arrive, once, in order.
@@ -104,21 +104,21 @@ TEST_F(HubClientTest, EveryFaultAtEveryStageIsOvercome) {
       const bool final = fault == HubFault::kForbidden || fault == HubFault::kNotFound;
       if (final && stage != HubRequest::Stage::kLink) continue;
       std::atomic<int> count = 0;
-      hub.SetFaults([&](const HubRequest& request) {
+      hub_.SetFaults([&](const HubRequest& request) {
         return request.stage == stage && count++ < 3 ? fault : HubFault::kNone;
       });
-      HubClient client(options);
-      const auto found = client.Stat(std::vector<std::string>{file}, nullptr);
+      HubClient client(options_);
+      const auto found = client.Stat(std::vector<std::string>{file_}, nullptr);
       ASSERT_TRUE(found[0].has_value());
       std::vector<MemoryRange> ranges;
-      for (uint64_t i = 0; i < 4; ++i) ranges.push_back({file, whole.size(), {i * 5000, 3000}});
+      for (uint64_t i = 0; i < 4; ++i) ranges.push_back({file_, whole_.size(), {i * 5000, 3000}});
       const auto texts = FetchToMemory(client, ranges, nullptr);
       for (uint64_t i = 0; i < 4; ++i) {
-        ASSERT_EQ(texts[i], whole.substr(i * 5000, 3000)) << f << " " << static_cast<int>(stage);
+        ASSERT_EQ(texts[i], whole_.substr(i * 5000, 3000)) << f << " " << static_cast<int>(stage);
       }
     }
   }
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
 }
 
 // A hub that never does better: an error that says what is wrong, before patience ends twice.
@@ -135,63 +135,63 @@ TEST_F(HubClientTest, WhatNeverWorksEndsWithTheReason) {
       {HubFault::kNoContentRange, "Content-Range"},
       {HubFault::kShortLength, "length"},
       {HubFault::kEarlyEnd, "127.0.0.1"}};
-  options.patience_seconds = 0.3;
+  options_.patience_seconds = 0.3;
   for (const auto& [fault, reason] : reasons) {
-    hub.SetFaults([fault = fault](const HubRequest& request) {
+    hub_.SetFaults([fault = fault](const HubRequest& request) {
       return request.stage == HubRequest::Stage::kLink ? fault : HubFault::kNone;
     });
-    HubClient client(options);
+    HubClient client(options_);
     try {
       Fetch(client, 100, 1000);
       ADD_FAILURE() << reason;
     } catch (const Error& error) {
       const std::string message = error.what();
       EXPECT_NE(message.find(reason), std::string::npos) << message;
-      EXPECT_NE(message.find(file), std::string::npos) << message;
+      EXPECT_NE(message.find(file_), std::string::npos) << message;
       EXPECT_EQ(message.find("secret"), std::string::npos) << message;
     }
   }
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
 }
 
 // The body of an answer that is no use is not read.
 TEST_F(HubClientTest, AWholeFileIsRefusedBeforeItComes) {
-  hub.SetFaults([](const HubRequest& request) {
+  hub_.SetFaults([](const HubRequest& request) {
     return request.stage == HubRequest::Stage::kLink ? HubFault::kWholeFile : HubFault::kNone;
   });
-  HubClient client(options);
+  HubClient client(options_);
   EXPECT_THROW(Fetch(client, 0, 10), Error);
   EXPECT_EQ(client.received_bytes(), 0u);
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
 }
 
 TEST_F(HubClientTest, NobodyIsThere) {
-  options.endpoint = "http://127.0.0.1:1";
-  options.patience_seconds = 0.2;
+  options_.endpoint = "http://127.0.0.1:1";
+  options_.patience_seconds = 0.2;
   std::atomic<int> notices = 0;
-  HubClient client(options, [&](const std::string&) { ++notices; });
+  HubClient client(options_, [&](const std::string&) { ++notices; });
   EXPECT_THROW(Fetch(client, 0, 10), Error);
   EXPECT_GT(notices, 0);
 }
 
 TEST_F(HubClientTest, OfflineFetchesNothing) {
-  options.offline = true;
-  HubClient client(options);
+  options_.offline = true;
+  HubClient client(options_);
   EXPECT_THROW(Fetch(client, 0, 10), Error);
-  EXPECT_EQ(hub.num_requests(), 0);
+  EXPECT_EQ(hub_.num_requests(), 0);
 }
 
 TEST_F(HubClientTest, AWaitCanBeStopped) {
-  hub.SetFaults([](const HubRequest&) { return HubFault::kStall; });
-  options.stall_seconds = 60;
+  hub_.SetFaults([](const HubRequest&) { return HubFault::kStall; });
+  options_.stall_seconds = 60;
   {
-    HubClient client(options);
-    const std::vector<MemoryRange> ranges = {{file, whole.size(), {0, 10}}};
+    HubClient client(options_);
+    const std::vector<MemoryRange> ranges = {{file_, whole_.size(), {0, 10}}};
     EXPECT_THROW(FetchToMemory(client, ranges, [] { return false; }), Error);
-    const RemoteFile config{"config.json", ReadText(root + "/config.json").size(), "", ""};
+    const RemoteFile config{"config.json", ReadText(root_ + "/config.json").size(), "", ""};
     EXPECT_THROW(client.Get(config, [] { return false; }), Error);
   }
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
 }
 
 // Counts what it hears; may refuse bytes.
@@ -219,17 +219,17 @@ class CountingListener final : public RangeListener {
 };
 
 TEST_F(HubClientTest, DropEndsWhatIsUnderWayAndCancelWhatIsNot) {
-  hub.SetFaults([](const HubRequest& request) {
+  hub_.SetFaults([](const HubRequest& request) {
     return request.stage == HubRequest::Stage::kLink ? HubFault::kStall : HubFault::kNone;
   });
-  options.jobs = 1;
-  options.stall_seconds = 60;
-  HubClient client(options);
+  options_.jobs = 1;
+  options_.stall_seconds = 60;
+  HubClient client(options_);
   CountingListener listener;
   std::vector<RangeRequest> requests;
   for (uint64_t tag = 0; tag < 6; ++tag) {
-    requests.push_back({file,
-                        whole.size(),
+    requests.push_back({file_,
+                        whole_.size(),
                         {tag * 1000, 10},
                         tag < 2 ? ReadPriority::kDemand : ReadPriority::kAhead,
                         tag,
@@ -242,18 +242,18 @@ TEST_F(HubClientTest, DropEndsWhatIsUnderWayAndCancelWhatIsNot) {
   client.Drop(&listener);
   EXPECT_EQ(listener.failed, 5);
   EXPECT_EQ(listener.done, 0);
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
 }
 
 TEST_F(HubClientTest, ARefusalOfOneListenerCostsItsOwnRangeOnly) {
-  options.jobs = 1;
-  HubClient client(options);
+  options_.jobs = 1;
+  HubClient client(options_);
   CountingListener listener;
   listener.refused = 2;
   std::vector<RangeRequest> requests;
   for (uint64_t tag = 0; tag < 6; ++tag) {
     requests.push_back(
-        {file, whole.size(), {tag * 1000, 1000}, ReadPriority::kDemand, tag, &listener});
+        {file_, whole_.size(), {tag * 1000, 1000}, ReadPriority::kDemand, tag, &listener});
   }
   client.Fetch(requests);
   listener.WaitFor(6);

@@ -8,6 +8,9 @@
 
 namespace deltafin {
 
+// How often those who watch are told.
+inline constexpr std::chrono::milliseconds kProgressEvery{200};
+
 // Not thread-safe.
 class ProgressMeter {
  public:

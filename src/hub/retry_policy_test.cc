@@ -87,21 +87,21 @@ class RetryStateTest : public ::testing::Test {
     Judgement judgement;
     judgement.verdict = verdict;
     judgement.retry_after_seconds = retry_after;
-    return state.NextDelay(options, judgement,
-                           start + std::chrono::duration_cast<Clock::duration>(
-                                       std::chrono::duration<double>(at_seconds)),
-                           random);
+    return state_.NextDelay(options_, judgement,
+                            start_ + std::chrono::duration_cast<Clock::duration>(
+                                         std::chrono::duration<double>(at_seconds)),
+                            random_);
   }
-  HubOptions options;
-  RetryState state;
-  std::mt19937_64 random{5};
-  const Clock::time_point start = Clock::now();
+  HubOptions options_;
+  RetryState state_;
+  std::mt19937_64 random_{5};
+  const Clock::time_point start_ = Clock::now();
 };
 
 TEST_F(RetryStateTest, WaitsLongerEachTimeUpToALimit) {
-  options.retry_seconds = 1;
-  options.max_retry_seconds = 10;
-  options.patience_seconds = 1e6;
+  options_.retry_seconds = 1;
+  options_.max_retry_seconds = 10;
+  options_.patience_seconds = 1e6;
   for (const double top : {1, 2, 4, 8, 10, 10}) {
     const double delay = Next(Verdict::kRetry, 0).value();
     EXPECT_GE(delay, top / 2);
@@ -112,16 +112,16 @@ TEST_F(RetryStateTest, WaitsLongerEachTimeUpToALimit) {
 TEST_F(RetryStateTest, DoesWhatTheServerAsks) {
   EXPECT_GE(Next(Verdict::kRetry, 0, 120.0).value(), 120);
   // A wish that makes no sense is not followed to the end of time.
-  options.patience_seconds = 1e9;
+  options_.patience_seconds = 1e9;
   EXPECT_LE(Next(Verdict::kRetry, 0, 1e12).value(), 3600);
 }
 
 TEST_F(RetryStateTest, PatienceEndsAndProgressRestoresIt) {
-  options.patience_seconds = 100;
+  options_.patience_seconds = 100;
   EXPECT_TRUE(Next(Verdict::kRetry, 0).has_value());
   EXPECT_TRUE(Next(Verdict::kRetry, 50).has_value());
   EXPECT_FALSE(Next(Verdict::kRetry, 100).has_value());
-  state.OnProgress();
+  state_.OnProgress();
   EXPECT_TRUE(Next(Verdict::kRetry, 200).has_value());
 }
 

@@ -19,7 +19,6 @@
 namespace deltafin {
 namespace {
 
-constexpr std::chrono::milliseconds kTickEvery{200};
 constexpr std::chrono::seconds kCheckSpaceEvery{1};
 constexpr uint64_t kMaxSmallFileBytes = uint64_t{1} << 30;
 // Fetching pauses when less than this part of the margin is left.
@@ -446,7 +445,7 @@ void Setup::WaitForSpace() {
   }
   // A little more than the limit, so that it does not stop again at once.
   for (;;) {
-    std::this_thread::sleep_for(kTickEvery);
+    std::this_thread::sleep_for(kProgressEvery);
     if (!Tick(kDiskFull)) throw Error(ErrorCode::kCancelled, "stopped on request");
     const bool enough =
         std::all_of(folders_.begin(), folders_.end(), [this](const std::string& folder) {
@@ -506,7 +505,7 @@ std::string Setup::TakeNotice() {
 bool Setup::Tick(const std::string& phase, const UnitFetcher::Status* status) {
   const Clock::time_point now = Clock::now();
   const uint64_t done = fetcher_ == nullptr ? 0 : fetcher_->done_bytes();
-  if (now - last_tick_ < kTickEvery) return true;
+  if (now - last_tick_ < kProgressEvery) return true;
   last_tick_ = now;
   meter_->Update(phase == kAsking ? client_->received_bytes() : done, now);
   if (!options_.on_progress) return true;

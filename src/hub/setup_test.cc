@@ -31,24 +31,24 @@ class SetupTest : public ::testing::Test {
  protected:
   SetupOptions Options(SetupMode mode = SetupMode::kFull) {
     SetupOptions options;
-    options.hub = QuickHubOptions(hub.endpoint());
-    options.dir = dir / "Kimi-K3";
+    options.hub = QuickHubOptions(hub_.endpoint());
+    options.dir = dir_ / "Kimi-K3";
     options.mode = mode;
     return options;
   }
   VerifyReport Verify(VerifyOptions::Depth depth, bool repair = false) {
     VerifyOptions options;
-    options.hub = QuickHubOptions(hub.endpoint());
-    options.dir = dir / "Kimi-K3";
+    options.hub = QuickHubOptions(hub_.endpoint());
+    options.dir = dir_ / "Kimi-K3";
     options.depth = depth;
     options.repair = repair;
     return RunVerify(options);
   }
-  std::string InDir(const std::string& name) { return dir / ("Kimi-K3/" + name); }
+  std::string InDir(const std::string& name) { return dir_ / ("Kimi-K3/" + name); }
   void ExpectWhole() {
-    EXPECT_EQ(DifferingShards(root, dir / "Kimi-K3"), "");
+    EXPECT_EQ(DifferingShards(root_, dir_ / "Kimi-K3"), "");
     for (const char* name : {"config.json", "tiktoken.model", "model.safetensors.index.json"}) {
-      EXPECT_EQ(ReadText(root + "/" + name), ReadText(InDir(name))) << name;
+      EXPECT_EQ(ReadText(root_ + "/" + name), ReadText(InDir(name))) << name;
     }
   }
   uint64_t LocalBytes() {
@@ -57,9 +57,9 @@ class SetupTest : public ::testing::Test {
     return RunSetup(options).local_bytes;
   }
 
-  const std::string& root = SmallHubModel();
-  HubDouble hub{root};
-  const TempDir dir;
+  const std::string& root_ = SmallHubModel();
+  HubDouble hub_{root_};
+  const TempDir dir_;
 };
 
 TEST_F(SetupTest, BringsEveryByteAndVerifiesIt) {
@@ -68,16 +68,16 @@ TEST_F(SetupTest, BringsEveryByteAndVerifiesIt) {
   EXPECT_EQ(report.complete_shards, report.num_shards);
   EXPECT_EQ(report.missing_bytes, 0u);
   EXPECT_EQ(report.revision.size(), 40u);
-  EXPECT_EQ(hub.num_leaks(), 0);
+  EXPECT_EQ(hub_.num_leaks(), 0);
   EXPECT_TRUE(
-      ShardPresence::OpenForReading(RealFileSystem(), InDir(ShardName(root, 1)))->verified());
+      ShardPresence::OpenForReading(RealFileSystem(), InDir(ShardName(root_, 1)))->verified());
   const VerifyReport verified = Verify(VerifyOptions::Depth::kFull);
   EXPECT_TRUE(verified.problems.empty());
   EXPECT_EQ(verified.hashed_shards, report.num_shards);
   // A second run has nothing to do, and of a commit nothing to ask.
-  const int64_t requests = hub.num_requests();
+  const int64_t requests = hub_.num_requests();
   EXPECT_EQ(RunSetup(Options()).fetched_bytes, 0u);
-  EXPECT_EQ(hub.num_requests(), requests);
+  EXPECT_EQ(hub_.num_requests(), requests);
 }
 
 TEST_F(SetupTest, ADryRunChangesNothing) {
@@ -98,8 +98,8 @@ TEST_F(SetupTest, ADryRunChangesNothing) {
 TEST_F(SetupTest, StreamingBringsTheSpineAndFullTheRest) {
   const SetupReport stream = RunSetup(Options(SetupMode::kStream));
   EXPECT_LT(stream.local_bytes, stream.total_bytes);
-  EXPECT_EQ(fs::file_size(InDir(ShardName(root, 2))),
-            fs::file_size(root + "/" + ShardName(root, 2)));
+  EXPECT_EQ(fs::file_size(InDir(ShardName(root_, 2))),
+            fs::file_size(root_ + "/" + ShardName(root_, 2)));
   const SetupReport full = RunSetup(Options());
   EXPECT_EQ(full.fetched_bytes, stream.missing_bytes);
   ExpectWhole();
@@ -110,8 +110,8 @@ TEST_F(SetupTest, LayersChooseExperts) {
   options.layers = {{2, 2}};
   const SetupReport report = RunSetup(options);
   EXPECT_GT(report.missing_bytes, 0u);
-  EXPECT_EQ(ReadText(root + "/" + ShardName(root, 3)), ReadText(InDir(ShardName(root, 3))));
-  EXPECT_NE(ReadText(root + "/" + ShardName(root, 2)), ReadText(InDir(ShardName(root, 2))));
+  EXPECT_EQ(ReadText(root_ + "/" + ShardName(root_, 3)), ReadText(InDir(ShardName(root_, 3))));
+  EXPECT_NE(ReadText(root_ + "/" + ShardName(root_, 2)), ReadText(InDir(ShardName(root_, 2))));
 }
 
 TEST_F(SetupTest, ChosenExpertsComeAlone) {
@@ -127,7 +127,7 @@ TEST_F(SetupTest, ChosenExpertsComeAlone) {
 }
 
 TEST_F(SetupTest, StopsAndGoesOnWithoutLosingABeginning) {
-  hub.set_bytes_per_second(400'000);
+  hub_.set_bytes_per_second(400'000);
   SetupOptions options = Options();
   uint64_t total = 0;
   options.on_progress = [&](const SetupProgress& p) {
@@ -137,7 +137,7 @@ TEST_F(SetupTest, StopsAndGoesOnWithoutLosingABeginning) {
   EXPECT_THROW(RunSetup(options), Error);
   const uint64_t kept = LocalBytes();
   EXPECT_GE(kept, 200'000u);
-  hub.set_bytes_per_second(0);
+  hub_.set_bytes_per_second(0);
   options.on_progress = nullptr;
   const SetupReport rest = RunSetup(options);
   EXPECT_EQ(rest.fetched_bytes + kept, rest.total_bytes);
@@ -146,40 +146,40 @@ TEST_F(SetupTest, StopsAndGoesOnWithoutLosingABeginning) {
 
 TEST_F(SetupTest, SeveralFoldersHoldTheShards) {
   SetupOptions options = Options(SetupMode::kStream);
-  options.also = {dir / "second"};
+  options.also = {dir_ / "second"};
   RunSetup(options);
   // A shard that was moved to the other folder, journal and all, is found there.
-  const std::string name = ShardName(root, 2);
-  fs::create_directories(dir / "second/.deltafin/presence");
-  fs::rename(InDir(name), dir / ("second/" + name));
+  const std::string name = ShardName(root_, 2);
+  fs::create_directories(dir_ / "second/.deltafin/presence");
+  fs::rename(InDir(name), dir_ / ("second/" + name));
   fs::rename(InDir(".deltafin/presence/" + name + ".map"),
-             dir / ("second/.deltafin/presence/" + name + ".map"));
+             dir_ / ("second/.deltafin/presence/" + name + ".map"));
   options.mode = SetupMode::kFull;
   EXPECT_EQ(RunSetup(options).missing_bytes, 0u);
   EXPECT_FALSE(fs::exists(InDir(name)));
-  EXPECT_EQ(ReadText(dir / ("second/" + name)), ReadText(root + "/" + name));
+  EXPECT_EQ(ReadText(dir_ / ("second/" + name)), ReadText(root_ + "/" + name));
 }
 
 TEST_F(SetupTest, ShardsFromElsewhereAreAdoptedOrReplaced) {
-  fs::create_directories(dir / "Kimi-K3");
-  fs::copy(root + "/" + ShardName(root, 1), InDir(ShardName(root, 1)));
-  fs::copy(root + "/" + ShardName(root, 2), InDir(ShardName(root, 2)));
-  std::fstream(InDir(ShardName(root, 2)), std::ios::in | std::ios::out | std::ios::binary)
+  fs::create_directories(dir_ / "Kimi-K3");
+  fs::copy(root_ + "/" + ShardName(root_, 1), InDir(ShardName(root_, 1)));
+  fs::copy(root_ + "/" + ShardName(root_, 2), InDir(ShardName(root_, 2)));
+  std::fstream(InDir(ShardName(root_, 2)), std::ios::in | std::ios::out | std::ios::binary)
       .seekp(200000)
       .put('\x5a')
       .put('\x5b');
   const SetupReport report = RunSetup(Options());
   ExpectWhole();
-  const uint64_t adopted = fs::file_size(InDir(ShardName(root, 1)));
+  const uint64_t adopted = fs::file_size(InDir(ShardName(root_, 1)));
   EXPECT_LE(report.fetched_bytes, report.total_bytes - adopted);
-  EXPECT_GE(report.fetched_bytes, fs::file_size(InDir(ShardName(root, 2))));
+  EXPECT_GE(report.fetched_bytes, fs::file_size(InDir(ShardName(root_, 2))));
 }
 
 TEST_F(SetupTest, RefusesToMixTwoSetsOfWeights) {
   RunSetup(Options(SetupMode::kStream));
   const TempDir other;
-  fs::copy(root, other / "model", fs::copy_options::recursive);
-  std::fstream(other / ("model/" + ShardName(root, 2)),
+  fs::copy(root_, other / "model", fs::copy_options::recursive);
+  std::fstream(other / ("model/" + ShardName(root_, 2)),
                std::ios::in | std::ios::out | std::ios::binary)
       .seekp(200000)
       .put('\x5a')
@@ -213,7 +213,7 @@ TEST_F(SetupTest, ADiskThatIsTooSmallStreamsOrRefuses) {
 }
 
 TEST_F(SetupTest, AFullDiskPausesAndLosesNothing) {
-  hub.set_bytes_per_second(400'000);
+  hub_.set_bytes_per_second(400'000);
   SetupOptions options = Options();
   options.hub.jobs = 2;
   std::atomic<int> asked = 0;
@@ -225,7 +225,7 @@ TEST_F(SetupTest, AFullDiskPausesAndLosesNothing) {
   bool paused = false;
   bool told = false;
   options.on_progress = [&](const SetupProgress& p) {
-    if (p.phase == "disk full") hub.set_bytes_per_second(0);
+    if (p.phase == "disk full") hub_.set_bytes_per_second(0);
     paused |= p.phase == "disk full";
     told |= p.notice.find("Nothing is lost") != std::string::npos;
     return true;
@@ -238,8 +238,8 @@ TEST_F(SetupTest, AFullDiskPausesAndLosesNothing) {
 }
 
 TEST_F(SetupTest, TwoAtOnceDoNotHarmEachOther) {
-  fs::create_directories(dir / "Kimi-K3");
-  const auto other = InstallLock::TryFill(dir / "Kimi-K3");
+  fs::create_directories(dir_ / "Kimi-K3");
+  const auto other = InstallLock::TryFill(dir_ / "Kimi-K3");
   try {
     RunSetup(Options());
     FAIL();
@@ -250,32 +250,32 @@ TEST_F(SetupTest, TwoAtOnceDoNotHarmEachOther) {
 
 TEST_F(SetupTest, OfflineUsesWhatIsKnown) {
   RunSetup(Options(SetupMode::kStream));
-  const int64_t requests = hub.num_requests();
+  const int64_t requests = hub_.num_requests();
   SetupOptions options = Options();
   options.hub.offline = true;
   options.dry_run = true;
   EXPECT_GT(RunSetup(options).missing_bytes, 0u);
   options.dry_run = false;
   EXPECT_THROW(RunSetup(options), Error);
-  EXPECT_EQ(hub.num_requests(), requests);
+  EXPECT_EQ(hub_.num_requests(), requests);
   EXPECT_EQ(MakeHubSource(options.hub, options.dir), nullptr);
 }
 
 TEST_F(SetupTest, AMissingFileIsNamed) {
   SetupOptions options = Options();
   options.hub.repo = "nobody/nothing";
-  hub.SetFaults([](const HubRequest&) { return HubFault::kNotFound; });
+  hub_.SetFaults([](const HubRequest&) { return HubFault::kNotFound; });
   EXPECT_THROW(RunSetup(options), Error);
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
 }
 
 // ---- verify, repair, clean ----
 
 TEST_F(SetupTest, VerifyFindsDamageAndRepairFetchesExactlyThat) {
   RunSetup(Options());
-  const std::string path = InDir(ShardName(root, 3));
+  const std::string path = InDir(ShardName(root_, 3));
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(150'000).put('\x7e');
-  const bool changed = ReadText(path) != ReadText(root + "/" + ShardName(root, 3));
+  const bool changed = ReadText(path) != ReadText(root_ + "/" + ShardName(root_, 3));
   ASSERT_TRUE(changed);
   EXPECT_TRUE(Verify(VerifyOptions::Depth::kQuick).problems.empty());
   const VerifyReport found = Verify(VerifyOptions::Depth::kRanges);
@@ -290,7 +290,7 @@ TEST_F(SetupTest, VerifyFindsDamageAndRepairFetchesExactlyThat) {
 
 TEST_F(SetupTest, VerifyFindsHolesAndCutFilesQuickly) {
   RunSetup(Options());
-  const std::string path = InDir(ShardName(root, 3));
+  const std::string path = InDir(ShardName(root_, 3));
   const uint64_t size = fs::file_size(path);
   fs::resize_file(path, size / 2);
   EXPECT_EQ(Verify(VerifyOptions::Depth::kQuick).problems.size(), 1u);
@@ -321,12 +321,12 @@ TEST_F(SetupTest, DamagedSmallFilesAreRepaired) {
 // What changes the bytes on the way is found by the SHA-256 of the whole.
 TEST_F(SetupTest, AChangeOnTheWayIsFound) {
   RunSetup(Options(SetupMode::kStream));
-  const std::optional<SourceInfo> info = ReadSourceInfo(dir / "Kimi-K3");
+  const std::optional<SourceInfo> info = ReadSourceInfo(dir_ / "Kimi-K3");
   ASSERT_TRUE(info.has_value());
   const TempDir other;
-  fs::copy(root, other / "model", fs::copy_options::recursive);
-  const std::string name = ShardName(root, 2);
-  std::string text = ReadText(root + "/" + name);
+  fs::copy(root_, other / "model", fs::copy_options::recursive);
+  const std::string name = ShardName(root_, 2);
+  std::string text = ReadText(root_ + "/" + name);
   for (size_t at = text.size() / 4; at < text.size(); at += 997) {
     text[at] = static_cast<char>(text[at] ^ 1);
   }
@@ -336,10 +336,10 @@ TEST_F(SetupTest, AChangeOnTheWayIsFound) {
   options.hub.revision = info->revision;  // known: its sizes and hashes are not asked again
   SourceInfo same = *info;
   same.endpoint = changed.endpoint();
-  WriteSourceInfo(dir / "Kimi-K3", same);
+  WriteSourceInfo(dir_ / "Kimi-K3", same);
   options.hub.endpoint = changed.endpoint();
   EXPECT_THROW(RunSetup(options), Error);
-  WriteSourceInfo(dir / "Kimi-K3", *info);
+  WriteSourceInfo(dir_ / "Kimi-K3", *info);
   RunSetup(Options());
   ExpectWhole();
 }
@@ -347,7 +347,7 @@ TEST_F(SetupTest, AChangeOnTheWayIsFound) {
 TEST_F(SetupTest, CleanFreesExpertsDownToASize) {
   RunSetup(Options());
   CleanOptions clean;
-  clean.dir = dir / "Kimi-K3";
+  clean.dir = dir_ / "Kimi-K3";
   clean.dry_run = true;
   const CleanReport all = RunClean(clean);
   EXPECT_EQ(all.freed_bytes, all.local_bytes);
@@ -362,7 +362,7 @@ TEST_F(SetupTest, CleanFreesExpertsDownToASize) {
   EXPECT_EQ(RunClean(clean).freed_bytes, 0u);
   // In use by somebody: nothing is freed.
   {
-    const auto use = InstallLock::Use(dir / "Kimi-K3");
+    const auto use = InstallLock::Use(dir_ / "Kimi-K3");
     clean.keep_bytes = 0;
     EXPECT_THROW(RunClean(clean), Error);
   }
@@ -379,10 +379,10 @@ TEST_F(SetupTest, RandomFaultPlansEndWithEveryByte) {
     std::mt19937 random(static_cast<unsigned>(trial));
     const double rate = std::uniform_real_distribution<double>(0.02, 0.4)(random);
     const int uses = trial % 3 == 0 ? 1 + static_cast<int>(random() % 10) : 0;
-    hub.set_uses_per_link(uses);
-    hub.set_serves_itself(trial % 5 == 4);
+    hub_.set_uses_per_link(uses);
+    hub_.set_serves_itself(trial % 5 == 4);
     auto faults = std::make_shared<std::mt19937>(random());
-    hub.SetFaults([faults, rate](const HubRequest& request) {
+    hub_.SetFaults([faults, rate](const HubRequest& request) {
       if (std::uniform_real_distribution<double>(0, 1)(*faults) > rate) return HubFault::kNone;
       auto fault =
           static_cast<HubFault>(1 + (*faults)() % (static_cast<unsigned>(HubFault::kCount) - 1));
@@ -392,7 +392,7 @@ TEST_F(SetupTest, RandomFaultPlansEndWithEveryByte) {
       if (fault == HubFault::kStall && (*faults)() % 8 != 0) fault = HubFault::kTruncated;
       return fault;
     });
-    fs::remove_all(dir / "Kimi-K3");
+    fs::remove_all(dir_ / "Kimi-K3");
     SetupOptions options = Options(trial % 2 == 0 ? SetupMode::kFull : SetupMode::kStream);
     options.hub.jobs = 1 + static_cast<int>(random() % 8);
     bool done = false;
@@ -408,26 +408,26 @@ TEST_F(SetupTest, RandomFaultPlansEndWithEveryByte) {
       }
     }
     ASSERT_TRUE(done) << trial;
-    ASSERT_EQ(DifferingShards(root, dir / "Kimi-K3"), "") << trial;
-    EXPECT_EQ(hub.num_leaks(), 0);
+    ASSERT_EQ(DifferingShards(root_, dir_ / "Kimi-K3"), "") << trial;
+    EXPECT_EQ(hub_.num_leaks(), 0);
   }
-  hub.SetFaults(nullptr);
+  hub_.SetFaults(nullptr);
 }
 
 // ---- parts ----
 
 TEST(DiskSpaceTest, FoldersOnOneDiskShareItsRoom) {
-  const TempDir dir;
-  fs::create_directories(dir / "a");
-  fs::create_directories(dir / "b");
+  const TempDir dir_;
+  fs::create_directories(dir_ / "a");
+  fs::create_directories(dir_ / "b");
   const DiskSpace::FreeBytesOf free = [](const std::string&) { return uint64_t{1'000'000}; };
-  const DiskSpace one({dir / "a"}, free);
-  DiskSpace two({dir / "a", dir / "b"}, free);
+  const DiskSpace one({dir_ / "a"}, free);
+  DiskSpace two({dir_ / "a", dir_ / "b"}, free);
   EXPECT_EQ(one.FreeBytes(1), 999'999u);
   EXPECT_EQ(two.FreeBytes(1), 999'999u);
   EXPECT_EQ(two.LackingBytes(0), 0u);
-  EXPECT_EQ(two.Place(1000), dir / "a");
-  two.Take(dir / "b", two.FreeBytes(0));
+  EXPECT_EQ(two.Place(1000), dir_ / "a");
+  two.Take(dir_ / "b", two.FreeBytes(0));
   EXPECT_EQ(two.LackingBytes(0), 1000u);
   EXPECT_EQ(two.LackingBytes(500), 1500u);
 }
@@ -438,8 +438,7 @@ TEST(DiskSpaceTest, TheMarginFollowsTheModel) {
 }
 
 TEST(ProgressMeterTest, KnowsTheRateOfLate) {
-  using Clock = ProgressMeter::Clock;
-  const Clock::time_point start = Clock::now();
+  const auto start = ProgressMeter::Clock::now();
   ProgressMeter meter(start);
   EXPECT_EQ(meter.SecondsLeft(100), 0);
   for (int second = 1; second <= 100; ++second) {
@@ -453,16 +452,16 @@ TEST(ProgressMeterTest, KnowsTheRateOfLate) {
 }
 
 TEST(SourceFileTest, KeepsWhatTheHubSaid) {
-  const TempDir dir;
-  EXPECT_FALSE(ReadSourceInfo(dir.path()).has_value());
+  const TempDir dir_;
+  EXPECT_FALSE(ReadSourceInfo(dir_.path()).has_value());
   SourceInfo info{"https://hub", "owner/name", "main", {{"a", 5, std::string(64, '0'), ""}}};
-  WriteSourceInfo(dir.path(), info);
-  const auto read = ReadSourceInfo(dir.path());
+  WriteSourceInfo(dir_.path(), info);
+  const auto read = ReadSourceInfo(dir_.path());
   EXPECT_EQ(read->endpoint, info.endpoint);
   EXPECT_EQ(read->Find("a")->bytes, 5u);
   EXPECT_EQ(read->Find("b"), nullptr);
-  std::ofstream(dir / ".deltafin/source.json") << "{\"version\": 1}";
-  EXPECT_THROW((void)ReadSourceInfo(dir.path()), Error);
+  std::ofstream(dir_ / ".deltafin/source.json") << "{\"version\": 1}";
+  EXPECT_THROW((void)ReadSourceInfo(dir_.path()), Error);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "deltafin/hub.h"
 #include "hub/model_folder.h"
+#include "hub/progress_meter.h"
 #include "hub/setup.h"
 #include "hub/shard_check.h"
 #include "hub/shard_headers.h"
@@ -19,7 +20,6 @@ namespace deltafin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kTickEvery{200};
 
 class Verification {
  public:
@@ -182,7 +182,7 @@ class Verification {
     return [this](uint64_t bytes) {
       report_.checked_bytes += bytes;
       const auto now = Clock::now();
-      if (!options_.on_progress || now - last_tick_ < kTickEvery) return true;
+      if (!options_.on_progress || now - last_tick_ < kProgressEvery) return true;
       last_tick_ = now;
       SetupProgress progress;
       progress.phase = "verifying";

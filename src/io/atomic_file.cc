@@ -12,34 +12,29 @@
 
 #include "base/format.h"
 #include "deltafin/error.h"
+#include "io/read_loop.h"
 
 namespace deltafin {
 namespace {
 
-constexpr size_t kMaxBytesPerCall = size_t{1} << 30;
 constexpr mode_t kMode = 0644;
-
-[[noreturn]] void Fail(const std::string& path, const char* what, int error) {
-  throw Error(ErrorCode::kIo, format("{}: {}: {}", path, what,
-                                     std::error_code(error, std::generic_category()).message()));
-}
 
 // A rename is on the disk when its folder is.
 void SyncFolderOf(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const int descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) Fail(folder, "cannot open the folder", errno);
+  if (descriptor < 0) FailFile(folder, "open", errno);
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
   // EINVAL: a file system that has nothing to sync.
-  if (error != 0 && error != EINVAL) Fail(folder, "cannot sync the folder", error);
+  if (error != 0 && error != EINVAL) FailFile(folder, "sync", error);
 }
 
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_path_(path_ + ".tmp") {
   descriptor_ = ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
-  if (descriptor_ < 0) Fail(temporary_path_, "cannot create it", errno);
+  if (descriptor_ < 0) FailFile(temporary_path_, "create", errno);
 }
 
 AtomicFile::~AtomicFile() {
@@ -50,7 +45,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::Resize(uint64_t bytes) {
   if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) {
-    Fail(temporary_path_, "cannot change its size", errno);
+    FailFile(temporary_path_, "resize", errno);
   }
 }
 
@@ -61,7 +56,7 @@ void AtomicFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
                  static_cast<off_t>(offset));
     if (written < 0) {
       if (errno == EINTR) continue;
-      Fail(temporary_path_, "cannot write to it", errno);
+      FailFile(temporary_path_, "write", errno);
     }
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
@@ -69,7 +64,7 @@ void AtomicFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::Commit() {
-  if (::fsync(descriptor_) != 0) Fail(temporary_path_, "cannot bring it to the disk", errno);
+  if (::fsync(descriptor_) != 0) FailFile(temporary_path_, "sync", errno);
   CommitUnsynced();
   SyncFolderOf(path_);
 }
@@ -81,7 +76,7 @@ void AtomicFile::CommitUnsynced() {
   if (!renamed) {
     const int error = close_error != 0 ? close_error : errno;
     ::unlink(temporary_path_.c_str());
-    Fail(path_, "cannot write it", error);
+    FailFile(path_, "write", error);
   }
 }
 
@@ -94,7 +89,7 @@ void WriteFileAtomically(const std::string& path, std::span<const std::byte> byt
 FolderLock::FolderLock(const std::string& folder) {
   const std::string path = folder + "/lock";
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode);
-  if (descriptor_ < 0) Fail(path, "cannot create it", errno);
+  if (descriptor_ < 0) FailFile(path, "create", errno);
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
   const int error = errno;
   ::close(descriptor_);
@@ -102,7 +97,7 @@ FolderLock::FolderLock(const std::string& folder) {
     throw Error(ErrorCode::kIo,
                 format("{}: another process is writing to this folder; wait for it", folder));
   }
-  Fail(path, "cannot lock it", error);
+  FailFile(path, "lock", error);
 }
 
 FolderLock::~FolderLock() { ::close(descriptor_); }
@@ -110,13 +105,13 @@ FolderLock::~FolderLock() { ::close(descriptor_); }
 void MakeFolders(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) Fail(folder, "cannot create the folder", error.value());
+  if (error) FailFile(folder, "create", error.value());
 }
 
 uint64_t FreeDiskBytes(const std::string& folder) {
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(folder, error);
-  if (error) Fail(folder, "cannot tell the free space", error.value());
+  if (error) FailFile(folder, "tell the free space of", error.value());
   return space.available;
 }
 
@@ -130,7 +125,7 @@ uint64_t DiskBytesOf(const std::string& path) noexcept {
 void RemoveFile(const std::string& path) {
   std::error_code error;
   std::filesystem::remove(path, error);
-  if (error) Fail(path, "cannot remove it", error.value());
+  if (error) FailFile(path, "remove", error.value());
 }
 
 }  // namespace deltafin

@@ -91,7 +91,7 @@ TEST_F(AtomicFileTest, AWriteThatFailsIsAnError) {
     EXPECT_EQ(e.code(), ErrorCode::kIo);
   }
   setrlimit(RLIMIT_FSIZE, &old);
-  EXPECT_THAT(message, testing::HasSubstr(path_ + ".tmp: cannot write to it: "));
+  EXPECT_THAT(message, testing::HasSubstr(path_ + ".tmp: cannot write it: "));
 }
 
 TEST_F(AtomicFileTest, OneLockAtATime) {

@@ -86,7 +86,8 @@ class Round final : public ReadListener {
 
 }  // namespace
 
-DiskProbe::DiskProbe(std::vector<const ReadableFile*> files, uint64_t span_bytes, uint64_t seed)
+DiskProbe::DiskProbe(const std::vector<const ReadableFile*>& files, uint64_t span_bytes,
+                     uint64_t seed)
     : span_bytes_(span_bytes), random_(seed) {
   DF_CHECK(span_bytes >= 1);
   uint64_t end = 0;

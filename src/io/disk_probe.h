@@ -20,7 +20,7 @@ class DiskProbe {
  public:
   // The files must outlive this; those without a descriptor or without room for a span are left
   // out. `span_bytes` is at least 1.
-  DiskProbe(std::vector<const ReadableFile*> files, uint64_t span_bytes, uint64_t seed);
+  DiskProbe(const std::vector<const ReadableFile*>& files, uint64_t span_bytes, uint64_t seed);
 
   // False when hardly a span of the files is on the disk: then nothing can be measured.
   bool has_data();

@@ -183,6 +183,12 @@ std::string ReasonOf(int error) {
   return std::error_code(error, std::generic_category()).message();
 }
 
+void FailFile(const std::string& path, const std::string& what, int error) {
+  const bool full = error == ENOSPC || error == EDQUOT;
+  throw Error(full ? ErrorCode::kNoSpace : ErrorCode::kIo,
+              format("{}: cannot {} it: {}", path, what, ReasonOf(error)));
+}
+
 FileSystem& RealFileSystem() {
   static PosixFileSystem file_system;
   return file_system;

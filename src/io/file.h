@@ -45,6 +45,17 @@ class ReadableFile {
   virtual int Descriptor(ReadMode) const { return -1; }
 };
 
+// A file without a name: nobody else sees it, and it goes away with this object or the process.
+// Thread-safe for ranges that do not overlap. What was never written, or discarded, must not be
+// read. size() is 0.
+class ScratchFile : public ReadableFile {
+ public:
+  // Throws Error naming the folder: kNoSpace when the disk is full, else kIo.
+  virtual void WriteAt(uint64_t offset, std::span<const std::byte> bytes) = 0;
+  // The range takes no room on the disk any more, where the file system can do that.
+  virtual void Discard(uint64_t offset, uint64_t bytes) noexcept = 0;
+};
+
 // The file system. Thread-safe.
 class FileSystem {
  public:
@@ -52,6 +63,9 @@ class FileSystem {
   // Throws Error(kNotFound) or Error(kIo).
   virtual std::unique_ptr<ReadableFile> OpenForReading(const std::string& path) = 0;
   virtual bool Exists(const std::string& path) = 0;
+  // On the disk of `folder`, which is made if it is not there. Throws Error(kIo or kNoSpace). Where
+  // only names are redirected this is the real file system's.
+  virtual std::unique_ptr<ScratchFile> CreateScratch(const std::string& folder);
 };
 
 // The real one, for the life of the process.

@@ -12,7 +12,7 @@
 namespace deltafin {
 namespace {
 
-constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+constexpr uint64_t kHashPieceBytes = uint64_t{4} << 20;
 
 struct FreeXxh3 {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
@@ -28,9 +28,9 @@ Xxh3State NewXxh3State() {
 // Calls use(piece) for the pieces of a range in order.
 template <class Use>
 void ForEachPiece(const ReadableFile& file, uint64_t offset, uint64_t bytes, Use&& use) {
-  std::vector<std::byte> buffer(std::min(bytes, kPieceBytes));
+  std::vector<std::byte> buffer(std::min(bytes, kHashPieceBytes));
   for (uint64_t done = 0; done < bytes;) {
-    const std::span piece = std::span(buffer).first(std::min(kPieceBytes, bytes - done));
+    const std::span piece = std::span(buffer).first(std::min(kHashPieceBytes, bytes - done));
     file.ReadAt(offset + done, piece);
     use(std::span<const std::byte>(piece));
     done += piece.size();

@@ -33,7 +33,7 @@ constexpr std::string_view kIndex = R"({
 }
 )";
 
-std::string MessageOf(std::string_view json) {
+std::string IndexMessage(std::string_view json) {
   try {
     ShardIndex::Parse(std::string(json), "index.json");
   } catch (const Error& e) {
@@ -108,26 +108,26 @@ TEST(ShardIndex, RefusesEveryBrokenRule) {
       {"garbage at the end", "\n}\n", "\n}\nx", "nothing after the document"},
       {"invalid UTF-8", "\"b\"", "\"\xc3\"", "UTF-8"},
   };
-  ASSERT_EQ(MessageOf(kIndex), "accepted");
-  EXPECT_THAT(MessageOf("{}"), HasSubstr("\"weight_map\", it is missing"));
+  ASSERT_EQ(IndexMessage(kIndex), "accepted");
+  EXPECT_THAT(IndexMessage("{}"), HasSubstr("\"weight_map\", it is missing"));
   for (const Damage& damage : kDamages) {
     SCOPED_TRACE(damage.rule);
     std::string json(kIndex);
     const size_t at = json.find(damage.from);
     ASSERT_NE(at, std::string::npos);
     json.replace(at, damage.from.size(), damage.to);
-    EXPECT_THAT(MessageOf(json), AllOf(HasSubstr("index.json: "), HasSubstr(damage.message)));
+    EXPECT_THAT(IndexMessage(json), AllOf(HasSubstr("index.json: "), HasSubstr(damage.message)));
   }
   const size_t document = kIndex.rfind('}');
   for (size_t size = 0; size <= document; ++size) {
-    EXPECT_THAT(MessageOf(kIndex.substr(0, size)), HasSubstr("the end of the text")) << size;
+    EXPECT_THAT(IndexMessage(kIndex.substr(0, size)), HasSubstr("the end of the text")) << size;
   }
 }
 
 TEST(ShardIndex, TooManyShards) {
   std::string json = "{\"weight_map\":{";
   for (int i = 0; i < 65536; ++i) json += format("{}\"t{}\":\"s{}\"", i == 0 ? "" : ",", i, i);
-  EXPECT_THAT(MessageOf(json + "}}"), HasSubstr("more than 65535 shards"));
+  EXPECT_THAT(IndexMessage(json + "}}"), HasSubstr("more than 65535 shards"));
 }
 
 TEST(ShardIndex, RandomMutationsNeverCrash) {

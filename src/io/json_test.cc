@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string MessageOf(std::string_view text, int max_depth = 64) {
+std::string ParseMessage(std::string_view text, int max_depth = 64) {
   try {
     ParseJson(text, "doc.json", max_depth);
   } catch (const Error& e) {
@@ -54,46 +54,46 @@ TEST(ParseJson, LastDuplicateWinsInTheFirstPlace) {
 }
 
 TEST(ParseJson, ErrorsNameDocumentLineAndColumn) {
-  EXPECT_THAT(MessageOf("{\n  \"a\": 1,\n  \"b\" 2\n}"),
+  EXPECT_THAT(ParseMessage("{\n  \"a\": 1,\n  \"b\" 2\n}"),
               AllOf(HasSubstr("doc.json: not valid JSON at line 3, column 7"),
                     HasSubstr("expected ':'"), Not(HasSubstr("json.exception"))));
-  EXPECT_THAT(MessageOf(""), HasSubstr("line 1, column 1"));
-  EXPECT_THAT(MessageOf("{} x"), HasSubstr("line 1, column 4"));
-  EXPECT_THAT(MessageOf("[1e999]"), HasSubstr("number overflow"));
+  EXPECT_THAT(ParseMessage(""), HasSubstr("line 1, column 1"));
+  EXPECT_THAT(ParseMessage("{} x"), HasSubstr("line 1, column 4"));
+  EXPECT_THAT(ParseMessage("[1e999]"), HasSubstr("number overflow"));
 }
 
 TEST(ParseJson, RefusesWhatIsNotJson) {
   for (const std::string_view text :
        {"{", "[1,]", "{\"a\":1,}", "{'a':1}", "// c\n1", "01", "+1", "NaN", "\"\t\"", "\"\\x\"",
         "tru", "[1 2]", "{\"a\"}", "{1:2}", "]", "\"\\ud800\""}) {
-    EXPECT_THAT(MessageOf(text), HasSubstr("line 1")) << text;
+    EXPECT_THAT(ParseMessage(text), HasSubstr("line 1")) << text;
   }
 }
 
 TEST(ParseJson, RefusesInvalidUtf8AndKeepsMessagesPrintable) {
   for (const std::string_view text : {"\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"",
                                       "\"\xf4\x90\x80\x80\"", "\"\xe4\"", "\xff"}) {
-    for (const char c : MessageOf(text)) EXPECT_TRUE(c >= ' ' && c <= '~') << text;
+    for (const char c : ParseMessage(text)) EXPECT_TRUE(c >= ' ' && c <= '~') << text;
   }
 }
 
 TEST(ParseJson, RefusesZeroBytes) {
-  EXPECT_THAT(MessageOf(std::string_view("{}\n\0{\"a\":1}", 11)),
+  EXPECT_THAT(ParseMessage(std::string_view("{}\n\0{\"a\":1}", 11)),
               HasSubstr("line 2, column 1: zero byte"));
 }
 
 TEST(ParseJson, MessagesStayShort) {
-  EXPECT_LT(MessageOf("\"" + std::string(1 << 20, 'x')).size(), 500u);
+  EXPECT_LT(ParseMessage("\"" + std::string(1 << 20, 'x')).size(), 500u);
 }
 
 TEST(ParseJson, DepthLimit) {
   EXPECT_EQ(ParseJson("[[{\"a\":[0]}]]", "doc", 4).dump(), "[[{\"a\":[0]}]]");
-  EXPECT_THAT(MessageOf("[[{\"a\":[0]}]]", 3),
+  EXPECT_THAT(ParseMessage("[[{\"a\":[0]}]]", 3),
               AllOf(HasSubstr("doc.json"), HasSubstr("more than 3 levels")));
   EXPECT_EQ(ParseJson("1", "doc", 0), Json(1));
-  MessageOf("[]", 0);
+  ParseMessage("[]", 0);
   // Neither parsing nor freeing may use the stack per level.
-  MessageOf(std::string(1 << 20, '['));
+  ParseMessage(std::string(1 << 20, '['));
   const int depth = 1 << 18;
   ParseJson(std::string(depth, '[') + std::string(depth, ']'), "doc", depth);
 }

@@ -44,7 +44,7 @@ Json ReadDisks(const std::string& dir) {
     const std::string path = MemoryPath(dir);
     const Json file = ParseJson(ReadWholeFile(RealFileSystem(), path, kMaxFileBytes), path);
     if (file.is_object() && file.value("version", Json()) == 1) {
-      const Json disks = file.value("disks", Json());
+      Json disks = file.value("disks", Json());
       if (disks.is_array()) return disks;
     }
   } catch (const std::exception&) {
@@ -91,7 +91,7 @@ std::optional<ReadChoice> ParseEntry(const Json& entry) {
 std::optional<ReadChoice> Remembered(const Json& disks, const std::string& disk) {
   for (const Json& entry : disks) {
     if (!IsOf(entry, disk) || entry.value("kernel", Json()) != KernelName()) continue;
-    const std::optional<ReadChoice> choice = ParseEntry(entry);
+    std::optional<ReadChoice> choice = ParseEntry(entry);
     if (!choice) return std::nullopt;
     try {
       MakeReadQueue(choice->options);  // io_uring may be forbidden here and now

@@ -53,6 +53,8 @@ class ReadCursor {
                            const std::string& reason);
 // The reason for an errno, and for a read of 0 bytes.
 std::string ReasonOf(int error);
+// Throws "PATH: cannot WHAT it: REASON" with kNoSpace when the disk is full, else kIo.
+[[noreturn]] void FailFile(const std::string& path, const std::string& what, int error);
 inline constexpr const char* kFileEnded = "the file ended";
 
 // Linux moves at most 0x7ffff000 bytes per call and macOS refuses 2 GiB and more.

@@ -180,7 +180,7 @@ class ReadQueueTest : public ::testing::TestWithParam<Case> {
   }
 
   std::string Write(const std::string& name, const std::string& bytes) {
-    const std::string path = JoinPath(dir_, name);
+    std::string path = JoinPath(dir_, name);
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }

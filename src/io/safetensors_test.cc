@@ -27,7 +27,7 @@ SafetensorsHeader ParseFile(const std::string& file) {
   return SafetensorsHeader::Parse(file, file.size(), "x.safetensors");
 }
 
-std::string MessageOf(const std::string& file, ErrorCode code = ErrorCode::kCorrupt) {
+std::string HeaderMessage(const std::string& file, ErrorCode code = ErrorCode::kCorrupt) {
   try {
     ParseFile(file);
   } catch (const Error& e) {
@@ -64,7 +64,7 @@ TEST(Safetensors, ReadsAHeader) {
 
 TEST(Safetensors, NoTensors) {
   EXPECT_EQ(ParseFile(Container("{}", 0)).size(), 0u);
-  EXPECT_THAT(MessageOf(Container("{}", 1)),
+  EXPECT_THAT(HeaderMessage(Container("{}", 1)),
               HasSubstr("end at byte 10, expected the size of the file, 11"));
 }
 
@@ -172,14 +172,14 @@ TEST(Safetensors, RefusesEveryBrokenRule) {
       {"control character", "\"e\":", "\"\n\":", "character of a string"},
       {"lone surrogate", "\"e\":", "\"\\udc00\":", "surrogate"},
   };
-  ASSERT_EQ(MessageOf(Container(kHeader, kDataBytes)), "accepted");
+  ASSERT_EQ(HeaderMessage(Container(kHeader, kDataBytes)), "accepted");
   for (const Damage& damage : kDamages) {
     SCOPED_TRACE(damage.rule);
     std::string header(kHeader);
     const size_t at = header.find(damage.from);
     ASSERT_NE(at, std::string::npos);
     header.replace(at, damage.from.size(), damage.to);
-    EXPECT_THAT(MessageOf(Container(header, kDataBytes)),
+    EXPECT_THAT(HeaderMessage(Container(header, kDataBytes)),
                 AllOf(HasSubstr("x.safetensors: "), HasSubstr(damage.message)));
   }
 }
@@ -187,17 +187,17 @@ TEST(Safetensors, RefusesEveryBrokenRule) {
 TEST(Safetensors, RefusesDTypesWithoutWholeBytes) {
   std::string header(kHeader);
   header.replace(header.find("BF16"), 4, "F4");
-  EXPECT_THAT(MessageOf(Container(header, kDataBytes), ErrorCode::kUnsupported),
+  EXPECT_THAT(HeaderMessage(Container(header, kDataBytes), ErrorCode::kUnsupported),
               HasSubstr("tensor \"a\": dtype \"F4\" is not supported"));
 }
 
 TEST(Safetensors, RefusesFilesOfAnotherSize) {
   const std::string file = Container(kHeader, kDataBytes);
-  EXPECT_THAT(MessageOf(file + "d"), HasSubstr("expected the size of the file"));
+  EXPECT_THAT(HeaderMessage(file + "d"), HasSubstr("expected the size of the file"));
   for (size_t size = 0; size < file.size(); ++size) {
-    EXPECT_THAT(MessageOf(file.substr(0, size)), HasSubstr("x.safetensors: ")) << size;
+    EXPECT_THAT(HeaderMessage(file.substr(0, size)), HasSubstr("x.safetensors: ")) << size;
   }
-  EXPECT_THAT(MessageOf(file.substr(0, file.size() - 1)), HasSubstr("truncated"));
+  EXPECT_THAT(HeaderMessage(file.substr(0, file.size() - 1)), HasSubstr("truncated"));
 }
 
 TEST(Safetensors, RefusesWrongHeaderLengths) {
@@ -212,10 +212,10 @@ TEST(Safetensors, RefusesWrongHeaderLengths) {
        {uint64_t{0}, uint64_t{1}, uint64_t{2}, right - 3, right + 1, right + kDataBytes,
         right + kDataBytes + 1, (uint64_t{256} << 20) + 1, uint64_t{1} << 63, UINT64_MAX,
         UINT64_MAX - 7}) {
-    EXPECT_THAT(MessageOf(with_length(length)), HasSubstr("x.safetensors: ")) << length;
+    EXPECT_THAT(HeaderMessage(with_length(length)), HasSubstr("x.safetensors: ")) << length;
   }
-  EXPECT_THAT(MessageOf(with_length(uint64_t{1} << 63)), HasSubstr("not a safetensors file"));
-  EXPECT_THAT(MessageOf(with_length(right + kDataBytes + 1)), HasSubstr("truncated"));
+  EXPECT_THAT(HeaderMessage(with_length(uint64_t{1} << 63)), HasSubstr("not a safetensors file"));
+  EXPECT_THAT(HeaderMessage(with_length(right + kDataBytes + 1)), HasSubstr("truncated"));
 }
 
 TEST(Safetensors, HeadOfALargerFile) {
@@ -228,7 +228,7 @@ TEST(Safetensors, HeadOfALargerFile) {
 
 TEST(Safetensors, DeepNestingDoesNotUseTheStack) {
   const std::string deep = "{\"a\":" + std::string(1 << 20, '[');
-  EXPECT_THAT(MessageOf(Container(deep, 0)), HasSubstr("tensor \"a\""));
+  EXPECT_THAT(HeaderMessage(Container(deep, 0)), HasSubstr("tensor \"a\""));
 }
 
 // Whatever the bytes are: an Error or a header whose ranges lie in the file. Run under

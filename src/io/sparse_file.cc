@@ -21,15 +21,9 @@ namespace {
 
 constexpr mode_t kMode = 0644;
 
-[[noreturn]] void Fail(const std::string& path, const char* what, int error) {
-  const bool full = error == ENOSPC || error == EDQUOT;
-  throw Error(full ? ErrorCode::kNoSpace : ErrorCode::kIo,
-              format("{}: cannot {} it: {}", path, what, ReasonOf(error)));
-}
-
 int OpenOrCreate(const std::string& path, int flags) {
   const int descriptor = ::open(path.c_str(), flags | O_CREAT | O_CLOEXEC, kMode);
-  if (descriptor < 0) Fail(path, "create", errno);
+  if (descriptor < 0) FailFile(path, "create", errno);
   return descriptor;
 }
 
@@ -81,14 +75,14 @@ SparseFile::SparseFile(std::string path, uint64_t bytes) : path_(std::move(path)
   }
   if (error == 0) return;
   ::close(descriptor_);
-  Fail(path_, format("make {} bytes of", bytes).c_str(), error);
+  FailFile(path_, format("make {} bytes of", bytes), error);
 }
 
 SparseFile::~SparseFile() { ::close(descriptor_); }
 
 void SparseFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
   if (const int error = WriteAll(descriptor_, offset, bytes); error != 0) {
-    Fail(path_, "write", error);
+    FailFile(path_, "write", error);
   }
 }
 
@@ -101,7 +95,7 @@ void SparseFile::StartWriteback([[maybe_unused]] uint64_t offset,
 }
 
 void SparseFile::Sync() {
-  if (const int error = SyncData(descriptor_); error != 0) Fail(path_, "write", error);
+  if (const int error = SyncData(descriptor_); error != 0) FailFile(path_, "write", error);
 }
 
 void SparseFile::PunchHole(uint64_t offset, uint64_t bytes) {
@@ -110,11 +104,11 @@ void SparseFile::PunchHole(uint64_t offset, uint64_t bytes) {
                   static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
     return;
   }
-  Fail(path_, "free a part of", errno);
+  FailFile(path_, "free a part of", errno);
 #else
   (void)offset;
   (void)bytes;
-  Fail(path_, "free a part of", ENOTSUP);
+  FailFile(path_, "free a part of", ENOTSUP);
 #endif
 }
 
@@ -137,7 +131,7 @@ JournalFile::JournalFile(std::string path, uint64_t bytes) : path_(std::move(pat
   const int error = ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   if (error == 0) return;
   ::close(descriptor_);
-  Fail(path_, "open", error);
+  FailFile(path_, "open", error);
 }
 
 JournalFile::~JournalFile() { ::close(descriptor_); }
@@ -148,8 +142,8 @@ void JournalFile::Append(std::string_view bytes) {
   if (error == 0) error = SyncData(descriptor_);
   if (error != 0) {
     // What was written of it must not look like a record later.
-    if (::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) Fail(path_, "cut", errno);
-    Fail(path_, "write", error);
+    if (::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) FailFile(path_, "cut", errno);
+    FailFile(path_, "write", error);
   }
   size_ += bytes.size();
   if (is_first) SyncFolderOf(path_);
@@ -161,13 +155,13 @@ std::optional<FileLock> FileLock::Try(const std::string& path, Kind kind) {
   if (descriptor < 0 && kind == Kind::kShared) {
     descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   }
-  if (descriptor < 0) Fail(path, "open", errno);
+  if (descriptor < 0) FailFile(path, "open", errno);
   const int operation = kind == Kind::kShared ? LOCK_SH : LOCK_EX;
   if (::flock(descriptor, operation | LOCK_NB) != 0) {
     const int error = errno;
     ::close(descriptor);
     if (error == EWOULDBLOCK) return std::nullopt;
-    Fail(path, "lock", error);
+    FailFile(path, "lock", error);
   }
   if (kind == Kind::kExclusive && ::ftruncate(descriptor, 0) == 0) {
     // For messages only: no matter if it fails.

@@ -81,6 +81,12 @@ class FaultyFileSystem final : public FileSystem {
     const std::lock_guard lock(mutex_);
     splits_.push_back({path_end, skip, count});
   }
+  // As FailReads, for writes of scratch files; `code` is kNoSpace or kIo.
+  void FailWrites(ErrorCode code, int64_t skip, int64_t count = 1) {
+    const std::lock_guard lock(mutex_);
+    write_error_ = code;
+    write_failures_.push_back({"", skip, count});
+  }
   // The file seems `bytes` long when it is opened from now on, and reads beyond that fail.
   void Truncate(const std::string& path_end, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -104,16 +110,22 @@ class FaultyFileSystem final : public FileSystem {
     splits_.clear();
     truncations_.clear();
     changes_.clear();
+    write_failures_.clear();
     delay_us_ = 0;
   }
 
   int64_t num_reads() const { return num_reads_; }
   uint64_t bytes_read() const { return bytes_read_; }
+  int64_t num_writes() const { return num_writes_; }
 
   std::unique_ptr<ReadableFile> OpenForReading(const std::string& path) override {
     return std::make_unique<File>(*this, base_.OpenForReading(path));
   }
   bool Exists(const std::string& path) override { return base_.Exists(path); }
+  // Its path ends in "scratch" for those who choose files.
+  std::unique_ptr<ScratchFile> CreateScratch(const std::string& folder) override {
+    return std::make_unique<Scratch>(*this, base_.CreateScratch(folder));
+  }
 
  private:
   struct Failure {
@@ -137,7 +149,7 @@ class FaultyFileSystem final : public FileSystem {
     File(FaultyFileSystem& fs, std::unique_ptr<ReadableFile> base)
         : fs_(fs), base_(std::move(base)), size_(fs_.LimitOf(*base_, /*at_open=*/true)) {}
     void ReadAt(uint64_t offset, std::span<std::byte> dst) const override {
-      fs_.Read(*base_, offset, dst);
+      fs_.Read(*base_, *base_, offset, dst, fs_.LimitOf(*base_, /*at_open=*/false));
     }
     uint64_t size() const override { return size_; }
     const std::string& path() const override { return base_->path(); }
@@ -146,6 +158,32 @@ class FaultyFileSystem final : public FileSystem {
     FaultyFileSystem& fs_;
     const std::unique_ptr<ReadableFile> base_;
     const uint64_t size_;
+  };
+
+  class Scratch final : public ScratchFile {
+   public:
+    Scratch(FaultyFileSystem& fs, std::unique_ptr<ScratchFile> base)
+        : fs_(fs), base_(std::move(base)) {}
+    void ReadAt(uint64_t offset, std::span<std::byte> dst) const override {
+      fs_.Read(*this, *base_, offset, dst, UINT64_MAX);
+    }
+    uint64_t size() const override { return 0; }
+    const std::string& path() const override { return path_; }
+    void WriteAt(uint64_t offset, std::span<const std::byte> bytes) override {
+      ++fs_.num_writes_;
+      if (fs_.IsNext(fs_.write_failures_, *this)) {
+        throw Error(fs_.write_error_, path_ + ": cannot write it: injected");
+      }
+      base_->WriteAt(offset, bytes);
+    }
+    void Discard(uint64_t offset, uint64_t bytes) noexcept override {
+      base_->Discard(offset, bytes);
+    }
+
+   private:
+    FaultyFileSystem& fs_;
+    const std::unique_ptr<ScratchFile> base_;
+    const std::string path_ = "scratch";
   };
 
   static bool Chooses(const std::string& path_end, const ReadableFile& file) {
@@ -177,14 +215,15 @@ class FaultyFileSystem final : public FileSystem {
     return fails;
   }
 
-  void Read(const ReadableFile& file, uint64_t offset, std::span<std::byte> dst) {
+  // `named` is the file that faults are chosen for, `file` the one behind it.
+  void Read(const ReadableFile& named, const ReadableFile& file, uint64_t offset,
+            std::span<std::byte> dst, uint64_t limit) {
     ++num_reads_;
     if (const int64_t delay = delay_us_; delay > 0) {
       std::this_thread::sleep_for(std::chrono::microseconds(delay));
     }
-    const bool fails = IsNext(failures_, file);
-    bool splits = IsNext(splits_, file);
-    const uint64_t limit = LimitOf(file, /*at_open=*/false);
+    const bool fails = IsNext(failures_, named);
+    bool splits = IsNext(splits_, named);
     // Through the real loop, so that messages are the real ones.
     const auto pread = [&](void* to, size_t bytes, off_t at) -> ssize_t {
       if (fails) {
@@ -197,12 +236,12 @@ class FaultyFileSystem final : public FileSystem {
       file.ReadAt(begin, {static_cast<std::byte*>(to), count});
       return static_cast<ssize_t>(count);
     };
-    ReadFully(pread, file.path(), offset, dst);
+    ReadFully(pread, named.path(), offset, dst);
     bytes_read_ += dst.size();
 
     const std::lock_guard lock(mutex_);
     for (const Change& c : changes_) {
-      if (Chooses(c.path_end, file) && c.offset >= offset && c.offset - offset < dst.size()) {
+      if (Chooses(c.path_end, named) && c.offset >= offset && c.offset - offset < dst.size()) {
         dst[c.offset - offset] ^= std::byte{c.mask};
       }
     }
@@ -214,6 +253,9 @@ class FaultyFileSystem final : public FileSystem {
   std::vector<Failure> splits_;
   std::vector<Truncation> truncations_;
   std::vector<Change> changes_;
+  std::vector<Failure> write_failures_;
+  ErrorCode write_error_ = ErrorCode::kIo;
+  std::atomic<int64_t> num_writes_ = 0;
   std::atomic<int64_t> delay_us_ = 0;
   std::atomic<int64_t> num_reads_ = 0;
   std::atomic<uint64_t> bytes_read_ = 0;

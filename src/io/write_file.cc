@@ -18,10 +18,6 @@
 namespace deltafin {
 namespace {
 
-[[noreturn]] void Fail(const std::string& path, const char* what, int error) {
-  throw Error(ErrorCode::kIo, format("{}: cannot {} it: {}", path, what, ReasonOf(error)));
-}
-
 bool WriteAll(int descriptor, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
@@ -50,7 +46,7 @@ void WriteFileAtomically(const std::string& path,
                          std::span<const std::span<const std::byte>> parts) {
   std::string temporary = path + ".XXXXXX";
   const int descriptor = ::mkstemp(temporary.data());
-  if (descriptor < 0) Fail(path, "write", errno);
+  if (descriptor < 0) FailFile(path, "write", errno);
   // mkstemp makes files that only their owner may read.
   const bool written = ::fchmod(descriptor, 0644) == 0 &&
                        std::all_of(parts.begin(), parts.end(),
@@ -61,7 +57,7 @@ void WriteFileAtomically(const std::string& path,
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
     ::unlink(temporary.c_str());
-    Fail(path, "write", error);
+    FailFile(path, "write", error);
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();
   SyncFolder(folder.empty() ? "." : folder);
@@ -70,12 +66,12 @@ void WriteFileAtomically(const std::string& path,
 NewFile::NewFile(std::string path, uint64_t size)
     : path_(std::move(path)), partial_(path_ + ".partial") {
   descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) Fail(partial_, "create", errno);
+  if (descriptor_ < 0) FailFile(partial_, "create", errno);
   if (::ftruncate(descriptor_, static_cast<off_t>(size)) == 0) return;
   const int error = errno;
   ::close(descriptor_);
   ::unlink(partial_.c_str());
-  Fail(partial_, format("make {} bytes of", size).c_str(), error);
+  FailFile(partial_, format("make {} bytes of", size), error);
 }
 
 NewFile::~NewFile() {
@@ -88,7 +84,7 @@ void NewFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written =
         ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno != EINTR) Fail(partial_, "write", errno);
+    if (written < 0 && errno != EINTR) FailFile(partial_, "write", errno);
     if (written <= 0) continue;
     offset += static_cast<uint64_t>(written);
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -96,11 +92,11 @@ void NewFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 void NewFile::Commit() {
-  if (::fsync(descriptor_) != 0) Fail(partial_, "write", errno);
+  if (::fsync(descriptor_) != 0) FailFile(partial_, "write", errno);
 #if defined(POSIX_FADV_DONTNEED)
   ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
 #endif
-  if (::rename(partial_.c_str(), path_.c_str()) != 0) Fail(path_, "create", errno);
+  if (::rename(partial_.c_str(), path_.c_str()) != 0) FailFile(path_, "create", errno);
   ::close(descriptor_);
   descriptor_ = -1;
   const std::string folder = std::filesystem::path(path_).parent_path().string();

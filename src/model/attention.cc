@@ -20,6 +20,10 @@ void ForEachPart(const Run& run, Part&& part) {
   part(begin, std::ssize(run.tokens) - begin, nullptr);
 }
 
+MlaShape ShapeOf(const ModelConfig& c) {
+  return {c.mla_heads, c.qk_nope_head_dim, c.qk_rope_head_dim, c.v_head_dim, c.kv_lora_rank};
+}
+
 }  // namespace
 
 // x: [n, hidden], already normed; out: [n, hidden].
@@ -96,8 +100,7 @@ void Model::MlaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   // The official code builds these two norms without passing eps: its default, not rms_norm_eps.
   constexpr float kLowRankEps = 1e-6f;
   const int64_t n = pass.n;
-  const MlaShape shape{config_.mla_heads, config_.qk_nope_head_dim, config_.qk_rope_head_dim,
-                       config_.v_head_dim, config_.kv_lora_rank};
+  const MlaShape shape = ShapeOf(config_);
   const int64_t query_width = shape.num_heads * shape.query_dim();
   const int64_t value_width = shape.num_heads * shape.v_dim;
   const PhaseScope phase(clock_, Phase::kMla);
@@ -121,21 +124,40 @@ void Model::MlaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
 
   const Matrix kv_b = spine.Whole(SpineMatrix::kKvbProj);
   device_.MlaAbsorbQuery(absorbed, kv_b, q, n, shape);  // [n, heads, kv_lora + rope]
-  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.query_dim()));
   for (size_t r = 0; r < pass.runs.size(); ++r) {
-    const int64_t row = pass.first_row[r];
-    const int64_t first = pass.runs[r].state->num_tokens();
-    const int64_t count = static_cast<int64_t>(pass.runs[r].tokens.size());
-    const LatentCacheView cache = pass.runs[r].state->cache(layer);
-    device_.MlaAppend(cache, latent + row * shape.latent_dim(), first, count, shape);
-    device_.MlaAttend(attended + row * shape.num_heads * shape.kv_lora,
-                      absorbed + row * shape.num_heads * shape.latent_dim(), cache, first, count,
-                      shape, scale);  // [count, heads, kv_lora]
+    AttendRun(pass, r, layer, latent, absorbed, attended);  // [n, heads, kv_lora]
   }
   device_.MlaExpandValue(o, kv_b, attended, n, shape);          // [n, heads, v]
   Linear(spine, SpineMatrix::kGProj, x, gate, value_width, n);  // [n, heads * v]
   device_.SigmoidGate(o, gate, n * value_width);
   Linear(spine, SpineMatrix::kOProj, o, out, config_.hidden_size, n);  // [n, hidden]
+}
+
+// Appends the run's tokens to its cache and lets them attend: the rows of run r of attended, from
+// its rows of latent and absorbed.
+void Model::AttendRun(Pass& pass, size_t r, int64_t layer, const float* latent,
+                      const float* absorbed, float* attended) {
+  const MlaShape shape = ShapeOf(config_);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.query_dim()));
+  SequenceState& state = *pass.runs[r].state;
+  const int64_t row = pass.first_row[r];
+  const int64_t first = state.num_tokens();
+  const auto count = std::ssize(pass.runs[r].tokens);
+  float* const out = attended + row * shape.num_heads * shape.kv_lora;
+  try {
+    const LatentCacheView cache = state.BeginAppend(layer, first, count);
+    device_.MlaAppend(cache, latent + row * shape.latent_dim(), first, count, shape);
+    device_.MlaAttend(out, absorbed + row * shape.num_heads * shape.latent_dim(), cache, first,
+                      count, shape, scale);  // [count, heads, kv_lora]
+    state.EndAppend(layer, first, count);
+  } catch (const Error& error) {
+    if (!pass.hooks->on_run_failed) throw;
+    pass.hooks->on_run_failed(pass.index[r], error);
+    pass.failed.push_back(r);
+    // Until the run leaves, before the next layer, its rows are computed as if nothing was seen.
+    const std::vector<float> zeros(static_cast<size_t>(count * shape.num_heads * shape.kv_lora));
+    device_.ToDevice(out, zeros.data(), zeros.size() * sizeof(float));
+  }
 }
 
 }  // namespace deltafin

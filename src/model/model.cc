@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -60,6 +61,7 @@ void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const For
     DropLeavingRuns(pass);
     DecoderLayer(pass, layer);
   }
+  if (!pass.failed.empty()) DropLeavingRuns(pass);
   if (logits_rows > 0) Head(pass, sink);
   for (const Run& run : pass.runs) run.state->Advance(static_cast<int64_t>(run.tokens.size()));
   if (clock_ != nullptr) clock_->CountPass(pass.n);
@@ -68,11 +70,13 @@ void Model::Forward(std::span<const Run> runs, const LogitsSink& sink, const For
 // The rows of those that stay close up, so that nothing is computed or read for the others any
 // more.
 void Model::DropLeavingRuns(Pass& pass) {
-  if (!pass.hooks->leaves) return;
+  if (!pass.hooks->leaves && pass.failed.empty()) return;
   std::vector<size_t> staying;
   for (size_t r = 0; r < pass.runs.size(); ++r) {
-    if (!pass.hooks->leaves(pass.index[r])) staying.push_back(r);
+    if (std::binary_search(pass.failed.begin(), pass.failed.end(), r)) continue;
+    if (!pass.hooks->leaves || !pass.hooks->leaves(pass.index[r])) staying.push_back(r);
   }
+  pass.failed.clear();
   if (staying.size() == pass.runs.size()) return;
   if (staying.empty()) throw Error(ErrorCode::kCancelled, "stopped on request");
 

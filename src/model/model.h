@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/phase_clock.h"
+#include "deltafin/error.h"
 #include "deltafin/types.h"
 #include "device/device.h"
 #include "model/rollback.h"
@@ -44,6 +45,9 @@ struct ForwardHooks {
   // pass. Its sequence is then in an undefined state, and no logits of it come; what the others
   // compute stays the same. Throws Error(kCancelled) when none is left.
   std::function<bool(size_t run)> leaves = {};
+  // Hears of each run that the pass goes on without, as for `leaves`, because its own latent cache
+  // could not be read or written. Null: such an error ends the pass.
+  std::function<void(size_t run, const Error& error)> on_run_failed = {};
 };
 
 // One thread. The stores and the device must outlive it.
@@ -69,6 +73,8 @@ class Model {
   void DecoderLayer(Pass& pass, int64_t layer);
   void KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out);
   void MlaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out);
+  void AttendRun(Pass& pass, size_t r, int64_t layer, const float* latent, const float* absorbed,
+                 float* attended);
   void DenseBlock(Pass& pass, SpineLease& spine, const float* x, float* out);
   void MoeBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out);
   std::unique_ptr<ExpertBatch> RequestExperts(Pass& pass, int64_t layer,

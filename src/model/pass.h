@@ -12,6 +12,7 @@ struct Model::Pass {
   std::vector<Run> runs;           // those that have not left
   std::vector<size_t> index;       // of each run: what the caller knows it by
   std::vector<int64_t> first_row;  // of each run, in the order of the pass
+  std::vector<size_t> failed;      // runs that must leave, ascending
   int64_t n = 0;                   // positions
   const ForwardHooks* hooks = nullptr;
 

@@ -15,7 +15,7 @@ constexpr int64_t kDim = 8;
 constexpr int64_t kWidth = kHeads * kDim;
 
 // Layers 0 and 2 are KDA, layer 1 is MLA.
-ModelConfig SmallConfig() {
+ModelConfig RollbackConfig() {
   ModelConfig config;
   config.num_layers = 3;
   config.is_mla = {false, true, false};
@@ -64,13 +64,15 @@ class RollbackTest : public testing::Test {
                              alpha.data(), beta.data(), count, kHeads, kDim);
     }
     const auto latent = Rows(first, count, 16, 99);
-    device_->MlaAppend(state.cache(1), latent.data(), first, count, MlaShape{2, 4, 6, 4, 10});
+    device_->MlaAppend(state.BeginAppend(1, first, count), latent.data(), first, count,
+                       MlaShape{2, 4, 6, 4, 10});
+    state.EndAppend(1, first, count);
     state.Advance(count);
   }
 
   ThreadPool pool_{2};
   std::unique_ptr<Device> device_ = MakeCpuDevice(pool_);
-  ModelConfig config_ = SmallConfig();
+  ModelConfig config_ = RollbackConfig();
 };
 
 TEST_F(RollbackTest, AnyNumberOfTokensCanBeKept) {

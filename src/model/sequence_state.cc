@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/format.h"
 #include "deltafin/error.h"
+#include "model/cache_spill.h"
 #include "model/state_capture.h"
 
 namespace deltafin {
@@ -19,6 +21,11 @@ int64_t CacheTokenBytes(const ModelConfig& config, CacheFormat format) {
   return (config.kv_lora_rank + config.qk_rope_head_dim) * CacheValueBytes(format);
 }
 
+// Pieces of states, and whole pages, pass through it.
+size_t HostBufferBytes(int64_t token_bytes) {
+  return std::max(kPieceBytes, static_cast<size_t>(kCachePageTokens * token_bytes));
+}
+
 }  // namespace
 
 // Leads a saved state: what must be equal for it to fit.
@@ -30,14 +37,17 @@ struct SequenceState::SavedHeader {
   int64_t token_bytes = 0;
 };
 
-SequenceState::SequenceState(const ModelConfig& config, Device& device, CacheFormat format)
-    : config_(config), device_(device), format_(format), layers_(config.num_layers) {
+SequenceState::SequenceState(const ModelConfig& config, Device& device, CacheFormat format,
+                             CacheSpill* spill)
+    : config_(config), device_(device), format_(format), spill_(spill), layers_(config.num_layers) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     if (config.is_mla[layer]) continue;
     layers_[layer].kda = DeviceBuffer(device, kda_bytes());
     layers_[layer].conv = DeviceBuffer(device, conv_bytes());
   }
 }
+
+SequenceState::~SequenceState() { ForgetSpilledFrom(0); }
 
 size_t SequenceState::KdaBytes(const ModelConfig& config) {
   return static_cast<size_t>(config.kda_heads * config.kda_head_dim * config.kda_head_dim) *
@@ -53,20 +63,102 @@ int64_t SequenceState::token_bytes() const { return CacheTokenBytes(config_, for
 size_t SequenceState::kda_bytes() const { return KdaBytes(config_); }
 size_t SequenceState::conv_bytes() const { return ConvBytes(config_); }
 
+int64_t SequenceState::resident_pages() const {
+  return spill_ == nullptr ? std::numeric_limits<int64_t>::max() : spill_->resident_pages();
+}
+
 void SequenceState::Reserve(int64_t num_tokens) {
-  const size_t pages = static_cast<size_t>((num_tokens + kCachePageTokens - 1) / kCachePageTokens);
+  const int64_t pages = (num_tokens + kCachePageTokens - 1) / kCachePageTokens;
+  const int64_t resident = std::min(pages, resident_pages());
+  const auto page_bytes = static_cast<size_t>(kCachePageTokens * token_bytes());
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     if (!config_.is_mla[layer]) continue;
     Layer& l = layers_[layer];
-    while (l.pages.size() < pages) {
-      l.pages.emplace_back(device_, static_cast<size_t>(kCachePageTokens * token_bytes()));
+    if (std::ssize(l.page_addresses) >= pages) continue;
+    while (std::ssize(l.pages) < resident) {
+      l.pages.emplace_back(device_, page_bytes);
       l.page_addresses.push_back(l.pages.back().address());
     }
+    if (pages == resident) continue;
+    if (l.tail.address() == nullptr) l.tail = DeviceBuffer(device_, page_bytes);
+    l.page_addresses.resize(pages);
+    l.slots.resize(pages - resident, kNone);
   }
+}
+
+int64_t SequenceState::SlotOf(const Layer& layer, int64_t page) const {
+  const int64_t slot = layer.slots[page - resident_pages()];
+  DF_CHECK(slot != kNone);
+  return slot;
+}
+
+void SequenceState::WritePage(Layer& layer, int64_t page, const void* bytes) {
+  int64_t& slot = layer.slots[page - resident_pages()];
+  if (slot == kNone) slot = spill_->TakeSlot();
+  spill_->Write(slot, bytes);
+}
+
+LatentCacheView SequenceState::BeginAppend(int64_t layer, int64_t first, int64_t count) {
+  DF_CHECK(count >= 1);
+  Layer& l = layers_[layer];
+  LatentCacheView view{l.page_addresses.data(), kCachePageTokens, format_};
+  const int64_t resident = resident_pages();
+  const int64_t end_page = (first + count - 1) / kCachePageTokens + 1;
+  if (end_page <= resident) return view;
+  const int64_t first_page = std::max(first / kCachePageTokens, resident);
+  if (l.tail_page == kNone && first > first_page * kCachePageTokens) {
+    // The sequence went back into this page after it was written.
+    spill_->Read(SlotOf(l, first_page), {static_cast<std::byte*>(l.tail.address()),
+                                         static_cast<size_t>(kCachePageTokens * token_bytes())});
+    l.tail_page = first_page;
+  }
+  size_t open = 0;
+  for (int64_t page = first_page; page < end_page; ++page) {
+    if (page == l.tail_page) continue;
+    l.page_addresses[page] = spill_->open_pages()[open++].address();
+  }
+  if (l.tail_page != kNone) l.page_addresses[l.tail_page] = l.tail.address();
+  const int64_t read_end = l.tail_page == kNone ? first_page : std::min(first_page, l.tail_page);
+  spill_->SetWalk({std::span(l.slots).first(static_cast<size_t>(read_end - resident)),
+                   l.page_addresses.data(), resident, read_end});
+  if (read_end > resident) view.reader = spill_;
+  return view;
+}
+
+void SequenceState::EndAppend(int64_t layer, int64_t first, int64_t count) {
+  Layer& l = layers_[layer];
+  const int64_t last_page = (first + count - 1) / kCachePageTokens;
+  if (last_page < resident_pages() || last_page == l.tail_page) return;
+  const int64_t first_page = std::max(first / kCachePageTokens, resident_pages());
+  if (l.tail_page != kNone) WritePage(l, l.tail_page, l.tail.address());
+  for (int64_t page = first_page; page < last_page; ++page) {
+    if (page != l.tail_page) WritePage(l, page, l.page_addresses[page]);
+  }
+  std::vector<DeviceBuffer>& open = spill_->open_pages();
+  const auto buffer = std::find_if(open.begin(), open.end(), [&](const DeviceBuffer& b) {
+    return b.address() == l.page_addresses[last_page];
+  });
+  DF_CHECK(buffer != open.end());
+  std::swap(l.tail, *buffer);
+  l.tail_page = last_page;
+}
+
+// What of pages from `page` on is not in the pages that stay.
+void SequenceState::ForgetSpilledFrom(int64_t page) {
+  if (spill_ == nullptr) return;
+  std::vector<int64_t> slots;
+  for (Layer& l : layers_) {
+    for (int64_t i = std::max<int64_t>(0, page - resident_pages()); i < std::ssize(l.slots); ++i) {
+      if (l.slots[i] != kNone) slots.push_back(std::exchange(l.slots[i], kNone));
+    }
+    if (l.tail_page >= page) l.tail_page = kNone;
+  }
+  spill_->FreeSlots(std::move(slots));
 }
 
 void SequenceState::Truncate(int64_t num_tokens) {
   DF_CHECK(num_tokens >= 0 && num_tokens <= num_tokens_);
+  ForgetSpilledFrom((num_tokens + kCachePageTokens - 1) / kCachePageTokens);
   num_tokens_ = num_tokens;
 }
 
@@ -77,6 +169,7 @@ void SequenceState::Clear() {
     device_.ToDevice(layers_[layer].kda.address(), zeros.data(), kda_bytes());
     device_.ToDevice(layers_[layer].conv.address(), zeros.data(), conv_bytes());
   }
+  ForgetSpilledFrom(0);
   num_tokens_ = 0;
 }
 
@@ -84,25 +177,22 @@ float* SequenceState::conv_history(int64_t layer, int which) const {
   return layers_[layer].conv.floats() + which * (config_.conv_kernel - 1) * config_.kda_width();
 }
 
-LatentCacheView SequenceState::cache(int64_t layer) const {
-  return {layers_[layer].page_addresses.data(), kCachePageTokens, format_};
-}
-
-// Calls visit(layer, address, bytes) for every part of the state of `num_tokens` tokens, in a fixed
-// order.
 template <class Visit>
 void SequenceState::VisitParts(int64_t num_tokens, Visit&& visit) const {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const Layer& l = layers_[layer];
     if (!config_.is_mla[layer]) {
-      visit(layer, l.kda.address(), kda_bytes());
-      visit(layer, l.conv.address(), conv_bytes());
+      visit(Part{layer, l.kda.address(), kda_bytes()});
+      visit(Part{layer, l.conv.address(), conv_bytes()});
       continue;
     }
     for (int64_t first = 0; first < num_tokens; first += kCachePageTokens) {
+      const int64_t page = first / kCachePageTokens;
       const int64_t tokens = std::min(kCachePageTokens, num_tokens - first);
-      visit(layer, l.pages[first / kCachePageTokens].address(),
-            static_cast<size_t>(tokens * token_bytes()));
+      void* const address = page < resident_pages() ? l.pages[page].address()
+                            : page == l.tail_page   ? l.tail.address()
+                                                    : nullptr;
+      visit(Part{layer, address, static_cast<size_t>(tokens * token_bytes()), page});
     }
   }
 }
@@ -133,17 +223,23 @@ void SequenceState::SaveTo(const std::function<void(std::span<const std::byte>)>
   const SavedHeader header{num_tokens, config_.num_layers, static_cast<int64_t>(kda_bytes()),
                            static_cast<int64_t>(conv_bytes()), token_bytes()};
   write(std::as_bytes(std::span(&header, 1)));
-  std::vector<std::byte> host(kPieceBytes);
-  VisitParts(num_tokens, [&](int64_t layer, void* address, size_t bytes) {
-    if (capture != nullptr && address == layers_[layer].kda.address()) {
-      return write(capture->kda(layer));
+  std::vector<std::byte> host(HostBufferBytes(token_bytes()));
+  VisitParts(num_tokens, [&](const Part& part) {
+    const Layer& l = layers_[part.layer];
+    if (part.address == nullptr) {
+      const auto page = std::span(host).first(part.bytes);
+      spill_->Read(SlotOf(l, part.page), page);
+      return write(page);
     }
-    if (capture != nullptr && address == layers_[layer].conv.address()) {
-      return write(capture->conv(layer));
+    if (capture != nullptr && part.address == l.kda.address()) {
+      return write(capture->kda(part.layer));
     }
-    for (size_t at = 0; at < bytes; at += kPieceBytes) {
-      const auto piece = std::span(host).first(std::min(kPieceBytes, bytes - at));
-      device_.ToHost(piece.data(), static_cast<const std::byte*>(address) + at, piece.size());
+    if (capture != nullptr && part.address == l.conv.address()) {
+      return write(capture->conv(part.layer));
+    }
+    for (size_t at = 0; at < part.bytes; at += kPieceBytes) {
+      const auto piece = std::span(host).first(std::min(kPieceBytes, part.bytes - at));
+      device_.ToHost(piece.data(), static_cast<const std::byte*>(part.address) + at, piece.size());
       write(piece);
     }
   });
@@ -172,24 +268,42 @@ void SequenceState::RestoreFrom(uint64_t bytes,
   }
   const uint64_t expected = SavedBytesOf(header.num_tokens);
   if (bytes != expected) refuse(format("expected {} bytes, got {}", expected, bytes));
+  ForgetSpilledFrom(0);
   Reserve(header.num_tokens);
-  std::vector<std::byte> host(kPieceBytes);
-  VisitParts(header.num_tokens, [&](int64_t, void* address, size_t part) {
-    for (size_t at = 0; at < part; at += kPieceBytes) {
-      const auto piece = std::span(host).first(std::min(kPieceBytes, part - at));
+  const int64_t last_page = (header.num_tokens - 1) / kCachePageTokens;
+  if (header.num_tokens > 0 && last_page >= resident_pages()) {
+    for (Layer& l : layers_) {
+      if (l.tail.address() != nullptr) l.tail_page = last_page;
+    }
+  }
+  std::vector<std::byte> host(HostBufferBytes(token_bytes()));
+  VisitParts(header.num_tokens, [&](const Part& part) {
+    if (part.address == nullptr) {
+      const auto page = std::span(host).first(part.bytes);
+      read(page);
+      return WritePage(layers_[part.layer], part.page, page.data());
+    }
+    for (size_t at = 0; at < part.bytes; at += kPieceBytes) {
+      const auto piece = std::span(host).first(std::min(kPieceBytes, part.bytes - at));
       read(piece);
-      device_.ToDevice(static_cast<std::byte*>(address) + at, piece.data(), piece.size());
+      device_.ToDevice(static_cast<std::byte*>(part.address) + at, piece.data(), piece.size());
     }
   });
   num_tokens_ = header.num_tokens;
 }
 
-uint64_t SequenceState::Bytes(const ModelConfig& config, CacheFormat format, int64_t num_tokens) {
+uint64_t SequenceState::Bytes(const ModelConfig& config, CacheFormat format, int64_t num_tokens,
+                              int64_t resident_pages) {
   const int64_t pages = (num_tokens + kCachePageTokens - 1) / kCachePageTokens;
+  const int64_t in_memory = pages <= resident_pages ? pages : resident_pages + 1;
   const uint64_t kda_layers = static_cast<uint64_t>(config.num_layers - config.num_mla_layers());
   return kda_layers * (KdaBytes(config) + ConvBytes(config)) +
-         static_cast<uint64_t>(pages * kCachePageTokens * CacheTokenBytes(config, format) *
+         static_cast<uint64_t>(in_memory * kCachePageTokens * CacheTokenBytes(config, format) *
                                config.num_mla_layers());
+}
+
+uint64_t SequenceState::MemoryBytes() const {
+  return Bytes(config_, format_, num_tokens_, resident_pages());
 }
 
 }  // namespace deltafin

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -13,17 +14,23 @@
 
 namespace deltafin {
 
+class CacheSpill;
 class StateCapture;
 
 // Tokens of latent cache that are allocated at a time.
 inline constexpr int64_t kCachePageTokens = 256;
 static_assert(kCachePageTokens % kAttentionBlock == 0);
 
-// Owns device memory; grows by pages, never copies old ones. Not thread-safe. `config` and `device`
-// must outlive it.
+// Owns device memory; grows by pages, never copies old ones. With `spill` the first pages of each
+// layer and the last one are in memory, the others in a file; everything below may then throw the
+// errors of CacheSpill's functions. Not thread-safe. `config`, `device` and `spill` must outlive
+// it.
 class SequenceState {
  public:
-  SequenceState(const ModelConfig& config, Device& device, CacheFormat format);
+  SequenceState(const ModelConfig& config, Device& device, CacheFormat format,
+                CacheSpill* spill = nullptr);
+  ~SequenceState();
+  SequenceState(SequenceState&&) = default;
 
   int64_t num_tokens() const { return num_tokens_; }
   CacheFormat cache_format() const { return format_; }
@@ -42,8 +49,12 @@ class SequenceState {
   float* kda_state(int64_t layer) const { return layers_[layer].kda.floats(); }
   // KDA layers: history of q (0), k (1) or v (2), [3, channels], oldest first.
   float* conv_history(int64_t layer, int which) const;
-  // MLA layers.
-  LatentCacheView cache(int64_t layer) const;
+  // MLA layers: the cache, with the pages of tokens [first, first + count) in memory to be written.
+  // What comes before is there, or comes when the attention asks for it; nothing comes after.
+  LatentCacheView BeginAppend(int64_t layer, int64_t first, int64_t count);
+  // They were written, and the attention has used them. Before anything else is done with `layer`
+  // or, with spilling, with another layer or sequence; after an error the state is undefined.
+  void EndAppend(int64_t layer, int64_t first, int64_t count);
 
   // The whole state as host bytes, and back. A saved state fits any sequence of the same model and
   // cache format, on any device.
@@ -59,22 +70,43 @@ class SequenceState {
   // leaves the state undefined.
   void RestoreFrom(uint64_t bytes, const std::function<void(std::span<std::byte>)>& read);
 
-  // Bytes of device memory for `num_tokens` tokens of context.
-  static uint64_t Bytes(const ModelConfig& config, CacheFormat format, int64_t num_tokens);
+  // Bytes of device memory for `num_tokens` tokens of context, of which as many pages of each layer
+  // as `resident_pages` says, and one, are in memory.
+  static uint64_t Bytes(const ModelConfig& config, CacheFormat format, int64_t num_tokens,
+                        int64_t resident_pages = std::numeric_limits<int64_t>::max());
+  uint64_t MemoryBytes() const;  // of this state as it is
   // Of these, one KDA layer's state and its three convolution histories.
   static size_t KdaBytes(const ModelConfig& config);
   static size_t ConvBytes(const ModelConfig& config);
 
  private:
+  static constexpr int64_t kNone = -1;
   struct Layer {
     DeviceBuffer kda;
     DeviceBuffer conv;
-    std::vector<DeviceBuffer> pages;
-    std::vector<void*> page_addresses;
+    std::vector<DeviceBuffer> pages;    // that stay in memory: the first ones
+    std::vector<void*> page_addresses;  // of all
+    // Pages after those: where each lies in the file, or kNone. The last one that was written to is
+    // in memory instead, whatever its slot holds.
+    std::vector<int64_t> slots;
+    DeviceBuffer tail;
+    int64_t tail_page = kNone;
   };
   struct SavedHeader;
+  // A piece of the state.
+  struct Part {
+    int64_t layer = 0;
+    void* address = nullptr;  // null: a page that is not in memory
+    size_t bytes = 0;
+    int64_t page = 0;
+  };
+  // Calls visit(part) for all of the state of `num_tokens` tokens, in a fixed order.
   template <class Visit>
   void VisitParts(int64_t num_tokens, Visit&& visit) const;
+  int64_t resident_pages() const;
+  int64_t SlotOf(const Layer& layer, int64_t page) const;
+  void WritePage(Layer& layer, int64_t page, const void* bytes);
+  void ForgetSpilledFrom(int64_t page);
 
   uint64_t SavedBytesOf(int64_t num_tokens) const;
   int64_t token_bytes() const;  // of one layer's latent cache
@@ -84,6 +116,7 @@ class SequenceState {
   const ModelConfig& config_;
   Device& device_;
   CacheFormat format_;
+  CacheSpill* spill_;
   int64_t num_tokens_ = 0;
   std::vector<Layer> layers_;
 };

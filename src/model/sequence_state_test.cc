@@ -41,7 +41,7 @@ class SequenceStateTest : public testing::Test {
       fill(state.kda_state(layer), 2 * 8 * 8);
       for (int which = 0; which < 3; ++which) fill(state.conv_history(layer, which), 3 * 16);
     }
-    const LatentCacheView cache = state.cache(1);
+    const LatentCacheView cache = state.BeginAppend(1, 0, tokens);
     for (int64_t t = 0; t < tokens; ++t) {
       float* page = static_cast<float*>(cache.pages[t / cache.page_tokens]);
       fill(page + (t % cache.page_tokens) * 16, 16);
@@ -75,9 +75,9 @@ TEST_F(SequenceStateTest, ClearIsAnEmptySequence) {
 TEST_F(SequenceStateTest, GrowingKeepsPages) {
   SequenceState state(config_, *device_, CacheFormat::kF32);
   state.Reserve(1);
-  void* const first = state.cache(1).pages[0];
+  void* const first = state.BeginAppend(1, 0, 1).pages[0];
   state.Reserve(10'000);
-  EXPECT_EQ(state.cache(1).pages[0], first);
+  EXPECT_EQ(state.BeginAppend(1, 0, 1).pages[0], first);
 }
 
 TEST_F(SequenceStateTest, RefusesWhatDoesNotFit) {

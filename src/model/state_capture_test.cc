@@ -28,7 +28,8 @@ class StateCaptureTest : public testing::Test {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t token = state.num_tokens() + i;
       const std::vector<float> latent(16, static_cast<float>(token));
-      device_->MlaAppend(state.cache(1), latent.data(), token, 1, MlaShape{2, 4, 6, 4, 10});
+      device_->MlaAppend(state.BeginAppend(1, token, 1), latent.data(), token, 1,
+                         MlaShape{2, 4, 6, 4, 10});
     }
     state.Advance(n);
     for (int64_t layer : {0, 2}) {

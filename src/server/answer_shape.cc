@@ -80,7 +80,7 @@ AnswerShape::AnswerShape(std::shared_ptr<const ShapeOptions> options)
 bool AnswerShape::takes_any_text() const {
   if (!tag_.empty()) return false;
   return place_ == Place::kThink || (place_ == Place::kResponse && !json_) ||
-         (place_ == Place::kText && choices_.empty());
+         (place_ == Place::kText && is_free_text_);
 }
 
 bool AnswerShape::Push(int symbol) {
@@ -254,26 +254,32 @@ unsigned AnswerShape::ArgumentTypes(int index) const {
   return types;
 }
 
-// What a string must be one of, when it cannot be any text.
-std::optional<std::vector<std::string>> AnswerShape::TextChoices(int index) const {
+AnswerShape::TextRules AnswerShape::TextRulesOf(int index) const {
+  TextRules rules;
   const auto alternatives = Alternatives(index);
-  if (!alternatives) return std::nullopt;
-  std::vector<std::string> choices;
+  if (!alternatives) return {{}, {LengthRange()}};
   for (const SchemaNode* node : *alternatives) {
-    if (node->literals.empty() && (node->types & kJsonString) != 0) return std::nullopt;
+    if (node->literals.empty() && (node->types & kJsonString) != 0) {
+      rules.lengths.push_back({node->min_length, node->max_length});
+    }
     for (const std::string& literal : node->literals) {
       if (literal[0] != '"') continue;
-      choices.push_back(ParseJson(literal, "a value of enum").get<std::string>());
+      rules.choices.push_back(ParseJson(literal, "a value of enum").get<std::string>());
     }
   }
-  return choices;
+  return rules;
 }
 
 bool AnswerShape::JsonIsComplete() const { return json_ && json_has_begun_ && json_->complete(); }
 
 bool AnswerShape::MayCloseValue() const {
   if (place_ == Place::kJson) return JsonIsComplete();
-  return choices_.empty() || std::find(choices_.begin(), choices_.end(), text_) != choices_.end();
+  if (is_free_text_) return true;
+  const auto has_length = [&](const LengthRange& length) {
+    return num_characters_ >= length.min && num_characters_ <= length.max;
+  };
+  return std::find(rules_.choices.begin(), rules_.choices.end(), text_) != rules_.choices.end() ||
+         (utf8_.left == 0 && std::any_of(rules_.lengths.begin(), rules_.lengths.end(), has_length));
 }
 
 bool AnswerShape::MayCloseCall() const {
@@ -318,10 +324,18 @@ bool AnswerShape::PushValueText(char c) {
     json_has_begun_ = true;
     return json_->Push(c);
   }
-  if (choices_.empty()) return true;
-  text_ += c;
-  return std::any_of(choices_.begin(), choices_.end(),
-                     [&](const std::string& choice) { return choice.starts_with(text_); });
+  return is_free_text_ || PushString(c);
+}
+
+// Bytes that are no characters would be shown as characters that nobody counted.
+bool AnswerShape::PushString(char c) {
+  if (!rules_.choices.empty()) text_ += c;
+  if (utf8_.left == 0) ++num_characters_;
+  if (!utf8_.Push(static_cast<uint8_t>(c))) return false;
+  return std::any_of(rules_.choices.begin(), rules_.choices.end(),
+                     [&](const std::string& choice) { return choice.starts_with(text_); }) ||
+         std::any_of(rules_.lengths.begin(), rules_.lengths.end(),
+                     [&](const LengthRange& length) { return num_characters_ <= length.max; });
 }
 
 void AnswerShape::Enter(const Tag& tag) {
@@ -355,10 +369,14 @@ void AnswerShape::BeginValue(const std::string& type) {
       options_->tools[static_cast<size_t>(tool_)].arguments;
   const int value = ValueNode(key_);
   type_ = type;
-  text_.clear();
-  choices_.clear();
   if (type == "string") {
-    choices_ = TextChoices(value).value_or(std::vector<std::string>());
+    rules_ = TextRulesOf(value);
+    is_free_text_ = std::any_of(
+        rules_.lengths.begin(), rules_.lengths.end(),
+        [](const LengthRange& length) { return length.min == 0 && length.max == INT64_MAX; });
+    text_.clear();
+    num_characters_ = 0;
+    utf8_ = {};
     return;
   }
   place_ = Place::kJson;

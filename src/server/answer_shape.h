@@ -2,6 +2,7 @@
 // schema, or calls of its tools. The tags are those of docs/chat-format.md.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,6 +12,7 @@
 
 #include "deltafin/tokenizer.h"
 #include "server/json_acceptor.h"
+#include "server/utf8_state.h"
 
 namespace deltafin {
 
@@ -73,10 +75,22 @@ class AnswerShape {
     std::string type;
   };
 
+  // How many characters a string may have.
+  struct LengthRange {
+    int64_t min = 0;
+    int64_t max = INT64_MAX;
+  };
+  // What a string may be: one of these, or any of such a length.
+  struct TextRules {
+    std::vector<std::string> choices;
+    std::vector<LengthRange> lengths;
+  };
+
   std::vector<Tag> Tags() const;
   void AddArgumentTags(std::vector<Tag>* tags) const;
   bool PushText(int symbol);
   bool PushValueText(char c);
+  bool PushString(char c);
   void Enter(const Tag& tag);
   void BeginValue(const std::string& type);
   bool MayCloseValue() const;
@@ -86,7 +100,7 @@ class AnswerShape {
   int ValueNode(std::string_view key) const;  // of an argument
   std::optional<std::vector<const SchemaNode*>> Alternatives(int node) const;
   unsigned ArgumentTypes(int node) const;
-  std::optional<std::vector<std::string>> TextChoices(int node) const;
+  TextRules TextRulesOf(int node) const;
 
   std::shared_ptr<const ShapeOptions> options_;
   Place place_;
@@ -97,9 +111,12 @@ class AnswerShape {
   int tool_ = -1;               // that is being called
   std::set<std::string> keys_;  // of the call so far
   std::string key_;
-  std::string type_;                  // of the value
-  std::string text_;                  // of a value that must be one of choices_
-  std::vector<std::string> choices_;  // empty: any text
+  std::string type_;            // of the value
+  TextRules rules_;             // of a value that is a string
+  bool is_free_text_ = false;   // which may be any
+  std::string text_;            // of one that may be a choice
+  int64_t num_characters_ = 0;  // of one whose length counts
+  Utf8State utf8_;
 };
 
 // The same for tokens. One thread.

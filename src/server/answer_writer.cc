@@ -2,11 +2,13 @@
 
 #include <random>
 
-#include "server/api_error.h"
-
 namespace deltafin {
 
 std::string ServerSentEvent(const Json& json) { return "data: " + DumpJson(json) + "\n\n"; }
+
+std::string AnswerWriter::ErrorEvent(const ApiError& error) {
+  return ServerSentEvent(ErrorJson(error));
+}
 
 void UsageSum::Add(size_t choice, const AnswerEnd& end) {
   if (choice % choices_per_prompt_ == 0) {

@@ -6,6 +6,7 @@
 
 #include "deltafin/json.h"
 #include "server/answer.h"
+#include "server/api_error.h"
 
 namespace deltafin {
 
@@ -31,6 +32,8 @@ class AnswerWriter {
   virtual std::string End(size_t choice, const AnswerEnd& end) = 0;
   // After the end of every choice.
   virtual std::string EndStream() = 0;
+  // In place of the rest of a stream.
+  virtual std::string ErrorEvent(const ApiError& error);
 
   // Otherwise: takes everything, and gives the whole when every choice has ended.
   virtual void Collect(size_t choice, AnswerPiece piece) = 0;

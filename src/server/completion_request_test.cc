@@ -12,15 +12,16 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-RequestLimits Limits() { return {{"m"}, &TestTokenizer(), 2000, 0, 16}; }
+RequestLimits CompletionLimits() { return {{"m"}, &TestTokenizer(), 2000, 0, 16}; }
 
-CompletionRequest Read(const std::string& fields) {
-  return ReadCompletionRequest("{" + fields + "}", Limits());
+CompletionRequest ReadCompletion(const std::string& fields) {
+  return ReadCompletionRequest("{" + fields + "}", CompletionLimits());
 }
 
-void ExpectBad(const std::string& fields, const std::string& param, const std::string& message) {
+void ExpectBadCompletion(const std::string& fields, const std::string& param,
+                         const std::string& message) {
   try {
-    (void)Read(fields);
+    (void)ReadCompletion(fields);
     ADD_FAILURE() << fields << " was taken";
   } catch (const ApiError& error) {
     EXPECT_EQ(error.status(), 400) << fields;
@@ -31,43 +32,44 @@ void ExpectBad(const std::string& fields, const std::string& param, const std::s
 
 TEST(CompletionRequestTest, Prompts) {
   const std::vector<TokenId> hello = TestTokenizer().Encode("Hello", Specials::kPlain);
-  EXPECT_THAT(Read(R"("prompt": "Hello")").prompts, ElementsAre(hello));
-  EXPECT_THAT(Read(R"("prompt": ["Hello", "Hello"])").prompts, ElementsAre(hello, hello));
-  EXPECT_THAT(Read(R"("prompt": [5, 6])").prompts, ElementsAre(std::vector<TokenId>{5, 6}));
-  EXPECT_THAT(Read(R"("prompt": [[5], [6, 7], "Hello"])").prompts,
+  EXPECT_THAT(ReadCompletion(R"("prompt": "Hello")").prompts, ElementsAre(hello));
+  EXPECT_THAT(ReadCompletion(R"("prompt": ["Hello", "Hello"])").prompts, ElementsAre(hello, hello));
+  EXPECT_THAT(ReadCompletion(R"("prompt": [5, 6])").prompts,
+              ElementsAre(std::vector<TokenId>{5, 6}));
+  EXPECT_THAT(ReadCompletion(R"("prompt": [[5], [6, 7], "Hello"])").prompts,
               ElementsAre(std::vector<TokenId>{5}, std::vector<TokenId>{6, 7}, hello));
   // The spelling of a control token in a prompt is plain text.
-  EXPECT_GT(Read(R"("prompt": "<|open|>")").prompts[0].size(), 1u);
+  EXPECT_GT(ReadCompletion(R"("prompt": "<|open|>")").prompts[0].size(), 1u);
 }
 
 TEST(CompletionRequestTest, PromptsThatAreNone) {
-  ExpectBad("", "prompt", "got nothing");
-  ExpectBad(R"("prompt": "")", "prompt", "at least one token");
-  ExpectBad(R"("prompt": [])", "prompt", "1 to 64");
-  ExpectBad(R"("prompt": [[]])", "prompt[0]", "a text or an array of token ids");
-  ExpectBad(R"("prompt": ["a", ""])", "prompt[1]", "at least one token");
-  ExpectBad(R"("prompt": [1, -1])", "prompt", "prompt[1]: expected a token id");
-  ExpectBad(R"("prompt": [1, 99999999])", "prompt", "expected a token id");
-  ExpectBad(R"("prompt": [1.5])", "prompt", "expected a token id");
-  ExpectBad(R"("prompt": [18446744073709551615])", "prompt", "expected a token id");
-  ExpectBad(R"("prompt": {})", "prompt", "a text");
+  ExpectBadCompletion("", "prompt", "got nothing");
+  ExpectBadCompletion(R"("prompt": "")", "prompt", "at least one token");
+  ExpectBadCompletion(R"("prompt": [])", "prompt", "1 to 64");
+  ExpectBadCompletion(R"("prompt": [[]])", "prompt[0]", "a text or an array of token ids");
+  ExpectBadCompletion(R"("prompt": ["a", ""])", "prompt[1]", "at least one token");
+  ExpectBadCompletion(R"("prompt": [1, -1])", "prompt", "prompt[1]: expected a token id");
+  ExpectBadCompletion(R"("prompt": [1, 99999999])", "prompt", "expected a token id");
+  ExpectBadCompletion(R"("prompt": [1.5])", "prompt", "expected a token id");
+  ExpectBadCompletion(R"("prompt": [18446744073709551615])", "prompt", "expected a token id");
+  ExpectBadCompletion(R"("prompt": {})", "prompt", "a text");
 }
 
 TEST(CompletionRequestTest, Fields) {
-  const CompletionRequest request = Read(R"("prompt": "a", "max_tokens": 0, "echo": true,
+  const CompletionRequest request = ReadCompletion(R"("prompt": "a", "max_tokens": 0, "echo": true,
       "logprobs": 0, "ignore_eos": true, "best_of": 2, "n": 2, "suffix": "", "x": 1)");
   EXPECT_EQ(request.max_new_tokens, std::vector<int64_t>{0});
   EXPECT_TRUE(request.echo);
   EXPECT_EQ(request.top_logprobs, 0);
   EXPECT_FALSE(request.stop_at_stop_tokens);
   EXPECT_THAT(request.ignored, ElementsAre("x"));
-  EXPECT_EQ(Read(R"("prompt": "a")").max_new_tokens, std::vector<int64_t>{256});
-  ExpectBad(R"("prompt": "a", "max_tokens": 0)", "max_tokens", "at least 1");
-  ExpectBad(R"("prompt": "a", "suffix": "b")", "suffix", "does not fill gaps");
-  ExpectBad(R"("prompt": "a", "best_of": 2)", "best_of", "the same as n");
-  ExpectBad(R"("prompt": "a", "logprobs": 21)", "logprobs", "0 to 20");
-  ExpectBad(R"("prompt": "a", "response_format": {"type": "json_object"})", "response_format",
-            "only chat");
+  EXPECT_EQ(ReadCompletion(R"("prompt": "a")").max_new_tokens, std::vector<int64_t>{256});
+  ExpectBadCompletion(R"("prompt": "a", "max_tokens": 0)", "max_tokens", "at least 1");
+  ExpectBadCompletion(R"("prompt": "a", "suffix": "b")", "suffix", "does not fill gaps");
+  ExpectBadCompletion(R"("prompt": "a", "best_of": 2)", "best_of", "the same as n");
+  ExpectBadCompletion(R"("prompt": "a", "logprobs": 21)", "logprobs", "0 to 20");
+  ExpectBadCompletion(R"("prompt": "a", "response_format": {"type": "json_object"})",
+                      "response_format", "only chat");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// POST /v1/chat/completions and /v1/completions.
+// POST /v1/chat/completions, /v1/responses and /v1/completions.
 #include <utility>
 
 #include "server/chat_answer.h"
@@ -6,6 +6,8 @@
 #include "server/chat_writer.h"
 #include "server/completion_request.h"
 #include "server/completion_writer.h"
+#include "server/responses_request.h"
+#include "server/responses_writer.h"
 #include "server/service.h"
 #include "server/text_answer.h"
 
@@ -19,15 +21,8 @@ Job JobOf(const GenerationFields& generation, int64_t choice) {
   return job;
 }
 
-}  // namespace
-
-void HandleChat(const Service& service, const HttpRequest& http,
-                const std::shared_ptr<Exchange>& exchange) {
-  const ChatCompletionRequest request = ReadChatRequest(http.body, service.limits);
-  const Tokenizer& tokenizer = service.engine->tokenizer();
-  const std::string id = RandomId("chatcmpl-");
-  const bool with_logprobs = request.top_logprobs >= 0;
-
+GenerationRequest ChatGeneration(const Service& service, const std::string& id,
+                                 const ChatCompletionRequest& request) {
   GenerationRequest generation;
   generation.id = id;
   generation.stream = request.generation.stream;
@@ -40,16 +35,37 @@ void HandleChat(const Service& service, const HttpRequest& http,
     choice.job.max_new_tokens = request.max_new_tokens;
     choice.job.top_logprobs = request.top_logprobs;
     choice.job.draft_tokens = service.draft_tokens;
-    choice.answer = std::make_unique<ChatAnswer>(
-        tokenizer, request.thinking, request.generation.stop, request.shape, with_logprobs);
+    choice.answer = std::make_unique<ChatAnswer>(service.engine->tokenizer(), request.thinking,
+                                                 request.generation.stop, request.shape,
+                                                 request.top_logprobs >= 0);
   }
+  return generation;
+}
+
+}  // namespace
+
+void HandleChat(const Service& service, const HttpRequest& http,
+                const std::shared_ptr<Exchange>& exchange) {
+  const ChatCompletionRequest request = ReadChatRequest(http.body, service.limits);
+  const std::string id = RandomId("chatcmpl-");
+  GenerationRequest generation = ChatGeneration(service, id, request);
   ChatWriterOptions writer;
   writer.heading = NewHeading(service, id);
   writer.num_choices = generation.choices.size();
   writer.thinking = request.thinking;
-  writer.with_logprobs = with_logprobs;
+  writer.with_logprobs = request.top_logprobs >= 0;
   writer.include_usage = request.generation.include_usage;
-  generation.writer = std::make_unique<ChatWriter>(tokenizer, std::move(writer));
+  generation.writer = std::make_unique<ChatWriter>(service.engine->tokenizer(), std::move(writer));
+  StartGeneration(service.generation, std::move(generation), exchange);
+}
+
+void HandleResponses(const Service& service, const HttpRequest& http,
+                     const std::shared_ptr<Exchange>& exchange) {
+  ResponsesRequest request = ReadResponsesRequest(http.body, service.limits);
+  const std::string id = RandomId("resp_");
+  GenerationRequest generation = ChatGeneration(service, id, request.chat);
+  generation.writer = std::make_unique<ResponsesWriter>(
+      ResponsesWriterOptions{NewHeading(service, id), std::move(request.settings)});
   StartGeneration(service.generation, std::move(generation), exchange);
 }
 

@@ -226,7 +226,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void Fail(const ApiError& error) {
     if (is_over_.exchange(true)) return;
     if (stream_begun_) {
-      exchange_->Write(ServerSentEvent(ErrorJson(error)));
+      exchange_->Write(request_.writer->ErrorEvent(error));
       exchange_->EndStream();
     } else {
       exchange_->Send(ErrorResponse(error));

@@ -35,7 +35,7 @@ class ConnectionExchange final : public Exchange {
   void Send(HttpResponse response) override {
     asio::dispatch(connection_->io(), [connection = connection_, serial = serial_,
                                        response = std::move(response)]() mutable {
-      connection->Send(serial, std::move(response));
+      connection->Send(serial, response);
     });
   }
   void BeginStream(HttpResponse head) override {
@@ -252,7 +252,7 @@ bool Connection::CheckHead() {
       keep_alive_ = parser_->is_done() && message.keep_alive();
       ++serial_;
       state_ = State::kHandling;
-      Send(serial_, std::move(*refusal));
+      Send(serial_, *refusal);
       return false;
     }
   }
@@ -307,7 +307,7 @@ void Connection::WriteHead(const HttpResponse& response, bool is_stream) {
   out_ += "\r\n";
 }
 
-void Connection::Send(uint64_t serial, HttpResponse response) {
+void Connection::Send(uint64_t serial, const HttpResponse& response) {
   if (!IsCurrent(serial) || stream_begun_) return;
   if (owner_->stopping()) keep_alive_ = false;
   WriteHead(response, false);
@@ -315,9 +315,10 @@ void Connection::Send(uint64_t serial, HttpResponse response) {
   EndResponse();
 }
 
-void Connection::BeginStream(uint64_t serial, HttpResponse head) {
+void Connection::BeginStream(uint64_t serial, const HttpResponse& head) {
   if (!IsCurrent(serial) || stream_begun_) return;
   WriteHead(head, true);
+  if (head_only_) return EndResponse();
   stream_begun_ = true;
   if (!head.body.empty()) return Write(serial, head.body);
   Flush();

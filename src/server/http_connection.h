@@ -53,8 +53,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Clock::time_point last_activity() const { return last_activity_; }
 
   // ---- for the exchange; `serial` says which request is meant: late calls do nothing ----
-  void Send(uint64_t serial, HttpResponse response);
-  void BeginStream(uint64_t serial, HttpResponse head);
+  void Send(uint64_t serial, const HttpResponse& response);
+  void BeginStream(uint64_t serial, const HttpResponse& head);
   void Write(uint64_t serial, std::string_view bytes);
   void EndStream(uint64_t serial);
   void OnClientLeft(uint64_t serial, std::function<void()> callback);

@@ -215,7 +215,7 @@ class Server final : public HttpServer, public ConnectionOwner {
   }
 
   void Repeat(asio::steady_timer* timer, double seconds,
-              std::shared_ptr<std::function<void()>> task) {
+              const std::shared_ptr<std::function<void()>>& task) {
     timer->expires_after(std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
     timer->async_wait([this, timer, seconds, task](boost::system::error_code cancelled) {
       if (cancelled || closed_) return;

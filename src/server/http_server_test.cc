@@ -130,6 +130,11 @@ TEST_F(HttpServerTest, HeadHasNoBody) {
   const std::string response = client.ReadToClose();
   EXPECT_THAT(response, HasSubstr("Content-Length: 9\r\n"));
   EXPECT_EQ(BodyOf(response), "");
+  TestClient other(server_->port());
+  other.Send("HEAD /stream HTTP/1.1\r\nHost: a\r\n\r\n" + Get("/x"));
+  const std::string both = other.ReadResponse();
+  EXPECT_THAT(both, HasSubstr("Transfer-Encoding: chunked\r\n"));
+  EXPECT_THAT(both, HasSubstr("\r\n\r\nHTTP/1.1 200 OK\r\n"));
 }
 
 TEST_F(HttpServerTest, LimitsAndNonsense) {

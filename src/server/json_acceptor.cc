@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/utf8_state.h"
+
 namespace deltafin {
 namespace {
 
@@ -32,31 +34,9 @@ std::optional<int> HexValue(uint8_t c) {
   return std::nullopt;
 }
 
-// Where a character of several bytes stands.
-struct Utf8State {
-  uint8_t left = 0;                 // bytes that must follow
-  uint8_t low = 0x80, high = 0xbf;  // the next of them
-
-  bool Push(uint8_t c) {
-    if (left > 0) {
-      if (c < low || c > high) return false;
-      --left;
-      low = 0x80, high = 0xbf;
-      return true;
-    }
-    if (c < 0x80) return true;
-    if (c < 0xc2 || c > 0xf4) return false;
-    left = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-    low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-    high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-    return true;
-  }
-  bool operator==(const Utf8State&) const = default;
-};
-
 enum class Kind : uint8_t { kValue, kLiteral, kString, kNumber, kArray, kObject, kKey, kDone };
 
-enum class Phase : uint8_t {
+enum class Place : uint8_t {
   kNone,
   // strings
   kEscape,
@@ -92,7 +72,7 @@ struct JsonAcceptor::UsedKey {
 // frame that goes on when this one is complete.
 struct JsonAcceptor::Frame {
   Kind kind = Kind::kValue;
-  Phase phase = Phase::kNone;
+  Place phase = Place::kNone;
   int node = 0;
   int depth = 0;
   int64_t count = 0;         // items, characters or digits; the position in a literal
@@ -184,7 +164,7 @@ class JsonAcceptor::Stepper {
     }
     const bool is_free = node_index == SchemaNode::kAnyNode;
     const bool is_deep = is_free && frame.depth >= kMaxFreeDepth;
-    const auto begin = [&](Kind kind, Phase phase) {
+    const auto begin = [&](Kind kind, Place phase) {
       Frame inner;
       inner.kind = kind;
       inner.phase = phase;
@@ -197,13 +177,13 @@ class JsonAcceptor::Stepper {
     if (c == 'n' && (types & kJsonNull) != 0) BeginLiteral(frame, kNull, c);
     if (c == 't' && (types & kJsonBoolean) != 0) BeginLiteral(frame, kTrue, c);
     if (c == 'f' && (types & kJsonBoolean) != 0) BeginLiteral(frame, kFalse, c);
-    if (c == '"' && (types & kJsonString) != 0) begin(Kind::kString, Phase::kNone);
-    if (c == '[' && (types & kJsonArray) != 0 && !is_deep) begin(Kind::kArray, Phase::kBegin);
-    if (c == '{' && (types & kJsonObject) != 0 && !is_deep) begin(Kind::kObject, Phase::kBegin);
+    if (c == '"' && (types & kJsonString) != 0) begin(Kind::kString, Place::kNone);
+    if (c == '[' && (types & kJsonArray) != 0 && !is_deep) begin(Kind::kArray, Place::kBegin);
+    if (c == '{' && (types & kJsonObject) != 0 && !is_deep) begin(Kind::kObject, Place::kBegin);
     if ((types & (kJsonNumber | kJsonInteger)) != 0) {
-      if (c == '-') begin(Kind::kNumber, Phase::kMinus);
-      if (c == '0') begin(Kind::kNumber, Phase::kZero);
-      if (c >= '1' && c <= '9') begin(Kind::kNumber, Phase::kInteger);
+      if (c == '-') begin(Kind::kNumber, Place::kMinus);
+      if (c == '0') begin(Kind::kNumber, Place::kZero);
+      if (c >= '1' && c <= '9') begin(Kind::kNumber, Place::kInteger);
     }
   }
 
@@ -225,13 +205,13 @@ class JsonAcceptor::Stepper {
 
   void String(Frame frame, uint8_t c) {
     const SchemaNode& node = NodeOf(frame);
-    if (frame.phase != Phase::kNone) return Escape(std::move(frame), c);
+    if (frame.phase != Place::kNone) return Escape(std::move(frame), c);
     if (frame.utf8.left == 0) {
       if (c == '"') return frame.count >= node.min_length ? Pop(frame) : void();
       if (c < 0x20 || frame.count >= node.max_length) return;
       ++frame.count;
       if (c == '\\') {
-        frame.phase = Phase::kEscape;
+        frame.phase = Place::kEscape;
         return Add(std::move(frame));
       }
     }
@@ -239,23 +219,23 @@ class JsonAcceptor::Stepper {
   }
 
   void Escape(Frame frame, uint8_t c) {
-    const auto go = [&](Phase phase) {
+    const auto go = [&](Place phase) {
       frame.phase = phase;
       frame.hex = 4;
       frame.code = 0;
       Add(std::move(frame));
     };
     switch (frame.phase) {
-      case Phase::kEscape:
-        if (c == 'u') return go(Phase::kHex);
+      case Place::kEscape:
+        if (c == 'u') return go(Place::kHex);
         if (std::string_view("\"\\/bfnrt").find(static_cast<char>(c)) != std::string_view::npos) {
-          go(Phase::kNone);
+          go(Place::kNone);
         }
         return;
-      case Phase::kLowBackslash:
-        return c == '\\' ? go(Phase::kLowU) : void();
-      case Phase::kLowU:
-        return c == 'u' ? go(Phase::kLowHex) : void();
+      case Place::kLowBackslash:
+        return c == '\\' ? go(Place::kLowU) : void();
+      case Place::kLowU:
+        return c == 'u' ? go(Place::kLowHex) : void();
       default:
         return Hex(std::move(frame), c);
     }
@@ -265,27 +245,27 @@ class JsonAcceptor::Stepper {
   void Hex(Frame frame, uint8_t c) {
     const std::optional<int> digit = HexValue(c);
     if (!digit) return;
-    const bool is_low = frame.phase == Phase::kLowHex;
+    const bool is_low = frame.phase == Place::kLowHex;
     frame.code = 16 * frame.code + *digit;
     --frame.hex;
     if (frame.hex == 3 && is_low && frame.code != 0xd) return;
     if (frame.hex == 2 && is_low != (frame.code >= 0xdc && frame.code <= 0xdf)) return;
     if (frame.hex == 0) {
       const bool is_high = frame.code >= 0xd800 && frame.code <= 0xdbff;
-      frame.phase = is_high ? Phase::kLowBackslash : Phase::kNone;
+      frame.phase = is_high ? Place::kLowBackslash : Place::kNone;
     }
     Add(std::move(frame));
   }
 
   // ---- numbers ----
 
-  static bool NumberIsComplete(Phase phase) {
-    return phase == Phase::kZero || phase == Phase::kInteger || phase == Phase::kFraction ||
-           phase == Phase::kExponent;
+  static bool NumberIsComplete(Place phase) {
+    return phase == Place::kZero || phase == Place::kInteger || phase == Place::kFraction ||
+           phase == Place::kExponent;
   }
 
   void Number(Frame frame, uint8_t c) {
-    const std::optional<Phase> next = NumberPhase(frame, c);
+    const std::optional<Place> next = NumberPhase(frame, c);
     if (next) {
       frame.count = *next == frame.phase ? frame.count + 1 : 0;
       frame.phase = *next;
@@ -295,36 +275,36 @@ class JsonAcceptor::Stepper {
     if (NumberIsComplete(frame.phase) && frame.outer) Step(*frame.outer, c);
   }
 
-  std::optional<Phase> NumberPhase(const Frame& frame, uint8_t c) const {
+  std::optional<Place> NumberPhase(const Frame& frame, uint8_t c) const {
     const bool may_be_fraction = (NodeOf(frame).types & kJsonNumber) != 0;
     switch (frame.phase) {
-      case Phase::kMinus:
-        if (c == '0') return Phase::kZero;
-        if (IsDigit(c)) return Phase::kInteger;
+      case Place::kMinus:
+        if (c == '0') return Place::kZero;
+        if (IsDigit(c)) return Place::kInteger;
         break;
-      case Phase::kZero:
-      case Phase::kInteger:
-        if (frame.phase == Phase::kInteger && IsDigit(c) && frame.count + 1 < kMaxIntegerDigits) {
-          return Phase::kInteger;
+      case Place::kZero:
+      case Place::kInteger:
+        if (frame.phase == Place::kInteger && IsDigit(c) && frame.count + 1 < kMaxIntegerDigits) {
+          return Place::kInteger;
         }
-        if (c == '.' && may_be_fraction) return Phase::kDot;
-        if ((c == 'e' || c == 'E') && may_be_fraction) return Phase::kE;
+        if (c == '.' && may_be_fraction) return Place::kDot;
+        if ((c == 'e' || c == 'E') && may_be_fraction) return Place::kE;
         break;
-      case Phase::kDot:
-        if (IsDigit(c)) return Phase::kFraction;
+      case Place::kDot:
+        if (IsDigit(c)) return Place::kFraction;
         break;
-      case Phase::kFraction:
-        if (IsDigit(c) && frame.count + 1 < kMaxFractionDigits) return Phase::kFraction;
-        if (c == 'e' || c == 'E') return Phase::kE;
+      case Place::kFraction:
+        if (IsDigit(c) && frame.count + 1 < kMaxFractionDigits) return Place::kFraction;
+        if (c == 'e' || c == 'E') return Place::kE;
         break;
-      case Phase::kE:
-        if (c == '+' || c == '-') return Phase::kSign;
+      case Place::kE:
+        if (c == '+' || c == '-') return Place::kSign;
         [[fallthrough]];
-      case Phase::kSign:
-        if (IsDigit(c)) return Phase::kExponent;
+      case Place::kSign:
+        if (IsDigit(c)) return Place::kExponent;
         break;
-      case Phase::kExponent:
-        if (IsDigit(c) && frame.count + 1 < kMaxExponentDigits) return Phase::kExponent;
+      case Place::kExponent:
+        if (IsDigit(c) && frame.count + 1 < kMaxExponentDigits) return Place::kExponent;
         break;
       default:
         break;
@@ -337,18 +317,18 @@ class JsonAcceptor::Stepper {
   void Array(const Frame& frame, uint8_t c) {
     const SchemaNode& node = NodeOf(frame);
     if (IsSpace(c)) return Space(frame);
-    if (c == ']' && frame.phase != Phase::kAfterComma) {
+    if (c == ']' && frame.phase != Place::kAfterComma) {
       return frame.count >= node.min_items ? Pop(frame) : void();
     }
     if (frame.count >= node.max_items) return;
-    if (frame.phase == Phase::kAfterValue) {
+    if (frame.phase == Place::kAfterValue) {
       if (c != ',') return;
       Frame next = frame;
-      next.phase = Phase::kAfterComma;
+      next.phase = Place::kAfterComma;
       return Add(std::move(next));
     }
     auto after = std::make_shared<Frame>(frame);
-    after->phase = Phase::kAfterValue;
+    after->phase = Place::kAfterValue;
     ++after->count;
     const auto position = static_cast<size_t>(frame.count);
     const int item = position < node.first_items.size() ? node.first_items[position] : node.items;
@@ -385,21 +365,21 @@ class JsonAcceptor::Stepper {
     if (IsSpace(c)) return Space(frame);
     Frame next = frame;
     switch (frame.phase) {
-      case Phase::kBegin:
-      case Phase::kAfterValue:
+      case Place::kBegin:
+      case Place::kAfterValue:
         if (c == '}') return MayEnd(frame) ? Pop(frame) : void();
-        if (frame.phase == Phase::kAfterValue) {
+        if (frame.phase == Place::kAfterValue) {
           if (c != ',' || !HasMoreKeys(frame)) return;
-          next.phase = Phase::kAfterComma;
+          next.phase = Place::kAfterComma;
           return Add(std::move(next));
         }
         [[fallthrough]];
-      case Phase::kAfterComma:
+      case Place::kAfterComma:
         if (c != '"' || !HasMoreKeys(frame)) return;
         next.kind = Kind::kKey;
         next.key.clear();
         return Add(std::move(next));
-      case Phase::kColon:
+      case Place::kColon:
         return c == ':' ? BeginProperty(std::move(next)) : void();
       default:
         return;
@@ -412,7 +392,7 @@ class JsonAcceptor::Stepper {
     const bool is_open = node.additional != SchemaNode::kNothing;
     if (c == '"' && frame.utf8.left == 0 && KeyIsWhole(frame)) {
       frame.kind = Kind::kObject;
-      frame.phase = Phase::kColon;
+      frame.phase = Place::kColon;
       return Add(std::move(frame));
     }
     frame.key += static_cast<char>(c);
@@ -444,7 +424,7 @@ class JsonAcceptor::Stepper {
     }
     object.used = std::make_shared<UsedKey>(UsedKey{std::move(object.key), object.used});
     object.key.clear();
-    object.phase = Phase::kAfterValue;
+    object.phase = Place::kAfterValue;
     Frame value;
     value.node = value_node;
     value.depth = object.depth;
@@ -477,8 +457,8 @@ bool JsonAcceptor::Push(char byte) {
 bool JsonAcceptor::complete() const {
   return std::any_of(readings_->begin(), readings_->end(), [](const Frame& frame) {
     const bool is_number = frame.kind == Kind::kNumber && !frame.outer &&
-                           (frame.phase == Phase::kZero || frame.phase == Phase::kInteger ||
-                            frame.phase == Phase::kFraction || frame.phase == Phase::kExponent);
+                           (frame.phase == Place::kZero || frame.phase == Place::kInteger ||
+                            frame.phase == Place::kFraction || frame.phase == Place::kExponent);
     return frame.kind == Kind::kDone || is_number;
   });
 }

@@ -5,12 +5,10 @@
 
 #include <random>
 
+#include "server/schema_test_util.h"
+
 namespace deltafin {
 namespace {
-
-std::shared_ptr<const JsonSchema> Schema(const std::string& text) {
-  return CompileSchema(ParseJson(text, "schema"), "schema");
-}
 
 enum class Verdict : uint8_t { kNo, kBegin, kWhole };
 

@@ -70,7 +70,7 @@ void LiveFeed::Tick() {
     last_sent_ = now.time;
   }
   was_busy_ = is_busy;
-  samples_.push_back(std::move(now));
+  samples_.push_back(now);
   while (samples_.size() > 1 &&
          Seconds(samples_.back().time - samples_.front().time) > kRateSeconds) {
     samples_.pop_front();
@@ -130,6 +130,7 @@ Json LiveFeed::Rates(const Sample& now) const {
           {"spine_bytes", rate(uint64_t{0}, spent.bytes_read() - spent.expert_bytes)},
           {"ram_bytes", rate(0.0, ram_bytes)},
           {"network_bytes", rate(uint64_t{0}, spent.network_bytes)},
+          {"busy", rate(0.0, spent.pass_seconds())},
           {"phases", std::move(phases)},
           {"hit_rate", std::move(hit_rate)}};
 }

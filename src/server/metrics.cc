@@ -75,11 +75,12 @@ std::string MetricsText(const Engine& engine, const SchedulerStats& scheduler,
                               {"ahead", experts.bytes_ahead},
                               {"warm", experts.bytes_warm}});
   const EngineCounters passes = engine.counters();
-  metrics.Counters<uint64_t>("read_bytes_total", "Bytes of weights read, by kind.", "kind",
+  metrics.Counters<uint64_t>("read_bytes_total", "Bytes read, by kind.", "kind",
                              {{"spine", passes.spine_bytes},
                               {"expert", passes.expert_bytes},
                               {"embedding", passes.embedding_bytes},
-                              {"head", passes.head_bytes}});
+                              {"head", passes.head_bytes},
+                              {"context", passes.context_bytes}});
   metrics.Counter("network_bytes_total", "Bytes of weights that came from the hub.",
                   passes.network_bytes);
   std::vector<std::pair<std::string, double>> seconds;

@@ -161,6 +161,7 @@ class ServerImpl final : public Server {
     static constexpr std::array kRoutes = {
         Route{"POST", "/v1/chat/completions", HandleChat},
         Route{"POST", "/v1/completions", HandleCompletion},
+        Route{"POST", "/v1/responses", HandleResponses},
         Route{"GET", "/v1/models", HandleModels},
         Route{"GET", "/v1/models/*", HandleModel},
         Route{"POST", "/tokenize", HandleTokenize},

@@ -19,7 +19,7 @@ using testing::Not;
 using testing::StartsWith;
 
 const std::string kThought = "Well.<|close|>think<|sep|><|open|>response<|sep|>";
-const std::string kEnd = "<|close|>response<|sep|><|close|>message<|sep|>";
+const std::string kAnswerEnd = "<|close|>response<|sep|><|close|>message<|sep|>";
 
 class ServerTest : public testing::Test {
  protected:
@@ -31,7 +31,7 @@ class ServerTest : public testing::Test {
       const std::lock_guard lock(mutex_);
       log_ += line + "\n";
     };
-    Say(kThought + "Hello, world!" + kEnd);
+    Say(kThought + "Hello, world!" + kAnswerEnd);
   }
 
   void Say(const std::string& text) { script_ = TestTokenizer().Encode(text, Specials::kAllowed); }
@@ -257,6 +257,33 @@ TEST_F(ServerTest, Completions) {
     if (event != "[DONE]") streamed += event.at("choices").at(0).at("text");
   }
   EXPECT_EQ(streamed, "Italy Paris is it");
+}
+
+TEST_F(ServerTest, Responses) {
+  const Json json = AskJson("/v1/responses", R"({"input": "Hi", "model": "fake"})");
+  EXPECT_THAT(json.at("id").get<std::string>(), StartsWith("resp_"));
+  EXPECT_EQ(json.at("status"), "completed");
+  ASSERT_EQ(json.at("output").size(), 2u);
+  EXPECT_EQ(json.at("output").at(0).at("content").at(0).at("text"), "Well.");
+  EXPECT_EQ(json.at("output").at(1).at("content").at(0).at("text"), "Hello, world!");
+  EXPECT_EQ(json.at("usage").at("output_tokens"), script_.size() + 1);
+
+  const std::vector<Json> events = AskStream("/v1/responses", R"({"input": "Hi", "stream": true})");
+  std::string text;
+  for (const Json& event : events) {
+    if (event.at("type") == "response.output_text.delta") text += event.at("delta");
+  }
+  EXPECT_EQ(text, "Hello, world!");
+  EXPECT_EQ(events.back().at("type"), "response.completed");
+  EXPECT_EQ(AskJson("/v1/responses", R"({"input": "Hi", "max_output_tokens": 2})").at("status"),
+            "incomplete");
+  EXPECT_EQ(
+      AskJson("/v1/responses", R"({"input": "Hi", "store": true})", 400).at("error").at("param"),
+      "store");
+  EXPECT_THAT(Ask(Get("/v1/responses/resp_1")), StartsWith("HTTP/1.1 404"));
+  scheduler_.FailNext("broken");
+  EXPECT_EQ(AskStream("/v1/responses", R"({"input": "Hi", "stream": true})").back().at("type"),
+            "error");
 }
 
 TEST_F(ServerTest, ErrorsHaveOpenAisShape) {

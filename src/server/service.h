@@ -29,6 +29,8 @@ void HandleChat(const Service& service, const HttpRequest& request,
                 const std::shared_ptr<Exchange>& exchange);
 void HandleCompletion(const Service& service, const HttpRequest& request,
                       const std::shared_ptr<Exchange>& exchange);
+void HandleResponses(const Service& service, const HttpRequest& request,
+                     const std::shared_ptr<Exchange>& exchange);
 void HandleModels(const Service& service, const HttpRequest& request,
                   const std::shared_ptr<Exchange>& exchange);
 void HandleModel(const Service& service, const HttpRequest& request,

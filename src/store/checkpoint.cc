@@ -11,7 +11,6 @@
 namespace deltafin {
 namespace {
 
-constexpr std::string_view kTextPrefix = "language_model.";
 constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
 constexpr uint64_t kNowhere = std::numeric_limits<uint64_t>::max();
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr ExpertShape kShape{4, 8};
 
-std::vector<int32_t> Ids(std::initializer_list<int32_t> ids) { return ids; }
+std::vector<int32_t> Picks(std::initializer_list<int32_t> ids) { return ids; }
 
 TEST(LruPolicy, GivesUpWhatWasOfferedFirst) {
   const auto policy = MakeLruPolicy();
@@ -41,14 +41,14 @@ TEST(LayerLruPolicy, TakesFromTheLayerThatHoldsTheMost) {
 
 TEST(FrequencyPolicy, CountsUsesAndForgets) {
   const auto policy = MakeFrequencyPolicy(kShape);
-  for (int i = 0; i < 2; ++i) policy->OnPass(1, Ids({1}));
-  policy->OnPass(1, Ids({2}));
+  for (int i = 0; i < 2; ++i) policy->OnPass(1, Picks({1}));
+  policy->OnPass(1, Picks({2}));
   policy->Offer(kShape.Key(1, 1));
   policy->Offer(kShape.Key(1, 2));
   EXPECT_EQ(policy->Victim(), kShape.Key(1, 2));
   // After many half-lives two old uses are worth less than one new one.
   for (int i = 0; i < 3 * 128; ++i) policy->OnPass(1, {});
-  policy->OnPass(1, Ids({2}));
+  policy->OnPass(1, Picks({2}));
   EXPECT_EQ(policy->Victim(), kShape.Key(1, 1));
 }
 
@@ -56,8 +56,8 @@ TEST(NextUsePolicy, KeepsWhatIsUsedOften) {
   ExpertHeat heat(kShape);
   const auto policy = MakeNextUsePolicy(heat);
   EXPECT_FALSE(policy->Victim());
-  for (int i = 0; i < 20; ++i) policy->OnPass(1, Ids({1}));
-  policy->OnPass(1, Ids({2}));
+  for (int i = 0; i < 20; ++i) policy->OnPass(1, Picks({1}));
+  policy->OnPass(1, Picks({2}));
   policy->Offer(kShape.Key(1, 1));
   policy->Offer(kShape.Key(1, 2));
   policy->Offer(kShape.Key(1, 3));  // never used
@@ -71,18 +71,18 @@ TEST(NextUsePolicy, KnowsWhoseTurnIsNext) {
   ExpertHeat heat(kShape);
   const auto policy = MakeNextUsePolicy(heat);
   for (int i = 0; i < 5; ++i) {
-    for (int64_t layer = 0; layer < 4; ++layer) policy->OnPass(layer, Ids({6}));
+    for (int64_t layer = 0; layer < 4; ++layer) policy->OnPass(layer, Picks({6}));
   }
   for (int64_t layer = 0; layer < 4; ++layer) policy->Offer(kShape.Key(layer, 6));
   for (int64_t layer = 0; layer < 4; ++layer) {
-    policy->OnPass(layer, Ids({6}));
+    policy->OnPass(layer, Picks({6}));
     EXPECT_EQ(policy->Victim(), kShape.Key(layer, 6));
   }
 }
 
 TEST(NextUsePolicy, StartsFromLearnedHeat) {
   ExpertHeat heat(kShape);
-  for (int i = 0; i < 50; ++i) heat.OnPass(2, i % 2 == 0 ? Ids({1, 4}) : Ids({4}));
+  for (int i = 0; i < 50; ++i) heat.OnPass(2, i % 2 == 0 ? Picks({1, 4}) : Picks({4}));
   const auto policy = MakeNextUsePolicy(heat);
   policy->Offer(kShape.Key(2, 4));
   policy->Offer(kShape.Key(2, 1));
@@ -101,7 +101,7 @@ TEST(EvictionPolicies, VictimsAreOnOffer) {
     auto below = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
     std::set<ExpertKey> offered;
     for (int step = 0; step < 5000; ++step) {
-      if (below(3) == 0) policy->OnPass(below(4), Ids({static_cast<int32_t>(below(8))}));
+      if (below(3) == 0) policy->OnPass(below(4), Picks({static_cast<int32_t>(below(8))}));
       const ExpertKey key = below(kShape.num_keys());
       if (offered.contains(key)) {
         policy->Withdraw(key);
@@ -129,8 +129,8 @@ TEST(NextUsePolicy, DoesNotThrash) {
   CacheSimulation with_lru(kShape, 8, *lru);
   for (int pass = 0; pass < 50; ++pass) {
     for (int64_t layer = 0; layer < 4; ++layer) {
-      with_next_use.Pass(layer, Ids({1, 2, 3}));
-      with_lru.Pass(layer, Ids({1, 2, 3}));
+      with_next_use.Pass(layer, Picks({1, 2, 3}));
+      with_lru.Pass(layer, Picks({1, 2, 3}));
     }
   }
   EXPECT_EQ(with_lru.num_hits(), 0u);

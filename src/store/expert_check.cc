@@ -8,12 +8,6 @@
 #include "store/layout.h"
 
 namespace deltafin {
-namespace {
-
-constexpr int64_t kMxfp4Block = 32;
-
-}  // namespace
-
 std::optional<ExpertFailure> CheckExpertBytes(const Checkpoint& checkpoint, int64_t layer,
                                               int64_t expert, const std::byte* span) noexcept {
   const ExpertWeights weights = checkpoint.ViewExpert(span);

@@ -17,7 +17,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file is little-endian");
 
-constexpr char kMagic[8] = {'D', 'F', 'H', 'E', 'A', 'T', '0', '1'};
+constexpr char kHeatMagic[8] = {'D', 'F', 'H', 'E', 'A', 'T', '0', '1'};
 constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
 
 struct Header {
@@ -74,7 +74,7 @@ bool ExpertHeat::empty() const {
 
 std::string ExpertHeat::Serialize() const {
   Header header = {};
-  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  std::memcpy(header.magic, kHeatMagic, sizeof(kHeatMagic));
   header.num_layers = static_cast<uint32_t>(shape_.num_layers);
   header.num_experts = static_cast<uint32_t>(shape_.num_experts);
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
@@ -94,7 +94,7 @@ bool ExpertHeat::Parse(std::string_view bytes) {
   if (checksum != Xxh3(std::as_bytes(std::span(bytes.data(), body)))) return false;
   Header header = {};
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return false;
+  if (std::memcmp(header.magic, kHeatMagic, sizeof(kHeatMagic)) != 0) return false;
   if (header.num_layers != shape_.num_layers || header.num_experts != shape_.num_experts) {
     return false;
   }

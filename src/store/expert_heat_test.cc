@@ -18,10 +18,10 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr ExpertShape kShape{3, 4};
+constexpr ExpertShape kHeatShape{3, 4};
 
 ExpertHeat Learned() {
-  ExpertHeat heat(kShape);
+  ExpertHeat heat(kHeatShape);
   const std::vector<int32_t> often = {2, 1};
   const std::vector<int32_t> seldom = {2};
   for (int i = 0; i < 10; ++i) heat.OnPass(1, i % 2 == 0 ? often : seldom);
@@ -31,31 +31,32 @@ ExpertHeat Learned() {
 
 TEST(ExpertHeat, RatesAreUsesPerPass) {
   const ExpertHeat heat = Learned();
-  EXPECT_FLOAT_EQ(heat.Rate(kShape.Key(1, 2)), 1);
-  EXPECT_NEAR(heat.Rate(kShape.Key(1, 1)), 0.5, 0.01);  // the later passes weigh a little more
-  EXPECT_EQ(heat.Rate(kShape.Key(1, 0)), 0);
-  EXPECT_EQ(heat.Rate(kShape.Key(0, 0)), 0);  // a layer that never ran
-  EXPECT_FLOAT_EQ(heat.Rate(kShape.Key(2, 0)), 1);
+  EXPECT_FLOAT_EQ(heat.Rate(kHeatShape.Key(1, 2)), 1);
+  EXPECT_NEAR(heat.Rate(kHeatShape.Key(1, 1)), 0.5, 0.01);  // the later passes weigh a little more
+  EXPECT_EQ(heat.Rate(kHeatShape.Key(1, 0)), 0);
+  EXPECT_EQ(heat.Rate(kHeatShape.Key(0, 0)), 0);  // a layer that never ran
+  EXPECT_FLOAT_EQ(heat.Rate(kHeatShape.Key(2, 0)), 1);
 }
 
 TEST(ExpertHeat, OldUsesFade) {
-  ExpertHeat heat(kShape);
+  ExpertHeat heat(kHeatShape);
   heat.OnPass(1, std::vector<int32_t>{3});
-  float before = heat.Rate(kShape.Key(1, 3));
+  float before = heat.Rate(kHeatShape.Key(1, 3));
   for (int i = 0; i < 300; ++i) {
     heat.OnPass(1, std::vector<int32_t>{0});
-    ASSERT_LT(heat.Rate(kShape.Key(1, 3)), before);
-    before = heat.Rate(kShape.Key(1, 3));
+    ASSERT_LT(heat.Rate(kHeatShape.Key(1, 3)), before);
+    before = heat.Rate(kHeatShape.Key(1, 3));
   }
   EXPECT_LT(before, 0.005);
 }
 
 TEST(ExpertHeat, HottestFirst) {
   const ExpertHeat heat = Learned();
-  EXPECT_THAT(heat.Hottest(10), ElementsAre(kShape.Key(1, 2), kShape.Key(2, 0), kShape.Key(1, 1)));
-  EXPECT_THAT(heat.Hottest(1), ElementsAre(kShape.Key(1, 2)));
-  EXPECT_THAT(ExpertHeat(kShape).Hottest(5), IsEmpty());
-  EXPECT_TRUE(ExpertHeat(kShape).empty());
+  EXPECT_THAT(heat.Hottest(10),
+              ElementsAre(kHeatShape.Key(1, 2), kHeatShape.Key(2, 0), kHeatShape.Key(1, 1)));
+  EXPECT_THAT(heat.Hottest(1), ElementsAre(kHeatShape.Key(1, 2)));
+  EXPECT_THAT(ExpertHeat(kHeatShape).Hottest(5), IsEmpty());
+  EXPECT_TRUE(ExpertHeat(kHeatShape).empty());
   EXPECT_FALSE(heat.empty());
 }
 
@@ -63,7 +64,7 @@ TEST(ExpertHeat, SurvivesTheFile) {
   const TempDir dir;
   const std::string path = dir / "new/folder/heat";
   EXPECT_TRUE(SaveHeat(path, Learned().Serialize()));
-  ExpertHeat heat(kShape);
+  ExpertHeat heat(kHeatShape);
   EXPECT_TRUE(LoadHeat(path, heat));
   EXPECT_EQ(heat.Serialize(), Learned().Serialize());
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
@@ -73,7 +74,7 @@ TEST(ExpertHeat, UnusableFilesAreIgnored) {
   const TempDir dir;
   const std::string path = dir / "heat";
   const std::string good = Learned().Serialize();
-  ExpertHeat heat(kShape);
+  ExpertHeat heat(kHeatShape);
   const std::string untouched = heat.Serialize();
   EXPECT_FALSE(LoadHeat(path, heat));        // there is none
   EXPECT_FALSE(LoadHeat(dir.path(), heat));  // a folder
@@ -94,7 +95,7 @@ TEST(ExpertHeat, UnusableFilesAreIgnored) {
     return bytes;
   };
   EXPECT_TRUE(heat.Parse(resealed(0, 'D')));  // the resealing itself is right
-  heat = ExpertHeat(kShape);
+  heat = ExpertHeat(kHeatShape);
   bad.push_back(resealed(7, '2'));
   bad.push_back(resealed(8, 4));
   bad.push_back(resealed(19, char(0x7f)));  // a weight of 1e38 or NaN
@@ -126,7 +127,7 @@ TEST(ExpertHeat, ReplacedAsAWhole) {
     while (!stop.stop_requested()) SaveHeat(path, bytes);
   });
   for (int i = 0; i < 200; ++i) {
-    ExpertHeat heat(kShape);
+    ExpertHeat heat(kHeatShape);
     ASSERT_TRUE(LoadHeat(path, heat));
   }
 }

@@ -11,7 +11,6 @@ namespace deltafin {
 namespace {
 
 constexpr uint64_t kPieceBytes = uint64_t{16} << 20;
-constexpr std::string_view kTextPrefix = "language_model.";
 constexpr std::string_view kLayerPrefix = "language_model.model.layers.";
 
 FetchUnit Classify(std::string_view name) {

@@ -13,7 +13,7 @@
 namespace deltafin {
 namespace {
 
-constexpr char kMagic[] = "DFSPINE8";
+constexpr char kSpineMagic[] = "DFSPINE8";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kHashAt = kInt8HeaderBytes - sizeof(uint64_t);
 constexpr uint64_t kSampleBytes = 4096;
@@ -124,7 +124,7 @@ uint64_t FingerprintOfLayer(const Checkpoint& checkpoint, int64_t layer) {
 
 std::string Int8Header(const Int8LayerLayout& layout, int64_t layer, uint64_t fingerprint,
                        const Int8LayerHashes& hashes) {
-  std::string header(kMagic);
+  std::string header(kSpineMagic);
   FieldWriter out(&header);
   out.U32(kVersion);
   out.U32(static_cast<uint64_t>(layer));

@@ -18,8 +18,6 @@ constexpr std::array<std::string_view, kExpertParts> kExpertSuffixes = {
     ".w1.weight_packed", ".w1.weight_scale",  ".w2.weight_packed",
     ".w2.weight_scale",  ".w3.weight_packed", ".w3.weight_scale"};
 
-constexpr int64_t kMxfp4Block = 32;
-
 TensorShape Shape(std::initializer_list<int64_t> dims) {
   TensorShape shape;
   for (int64_t dim : dims) shape.dims[shape.rank++] = dim;

@@ -13,6 +13,9 @@
 
 namespace deltafin {
 
+// The names of the tensors of the text model begin with it.
+inline constexpr std::string_view kTextPrefix = "language_model.";
+
 // Small tensors of a layer. The store widens them to fp32 once, when it reads them.
 enum class SpineVector : uint8_t {
   kInputNorm,

@@ -125,9 +125,11 @@ std::string RamFlag(uint64_t bytes) {
 
 BudgetError TooSmall(const MemoryPlan& plan, uint64_t least) {
   const uint64_t states = plan.state_bytes + plan.snapshot_bytes;
-  const char* advice = least <= plan.limit_bytes
-                           ? "pass a larger --ram, a smaller --context or --cache bf16"
-                           : "pass a smaller --context or --cache bf16, or use a larger machine";
+  const char* advice =
+      least <= plan.limit_bytes
+          ? "pass a larger --ram, a smaller --context or --context-in-ram, or --cache bf16"
+          : "pass a smaller --context or --context-in-ram, or --cache bf16, or use a larger "
+            "machine";
   return {format("the memory budget of {} ({}) is too small for this model: it needs at least "
                  "--ram {} (program {}, session state {}, the rest {}); {}",
                  Size(plan.budget_bytes), plan.limited_by, RamFlag(least), Size(plan.program_bytes),

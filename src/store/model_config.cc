@@ -23,7 +23,6 @@ constexpr int64_t kMaxExperts = 65536;
 constexpr int64_t kMaxAllExperts = int64_t{1} << 20;  // of all layers: they are listed in memory
 constexpr int64_t kMaxSharedExperts = 64;
 constexpr int64_t kMaxPositions = int64_t{1} << 40;
-constexpr int64_t kMxfp4Block = 32;
 
 std::string QuoteJson(const Json& value) {
   constexpr size_t kMaxLength = 80;

@@ -8,6 +8,8 @@
 
 namespace deltafin {
 
+inline constexpr int64_t kMxfp4Block = 32;  // columns of an MXFP4 matrix that share a scale byte
+
 // Names follow the file (spec section 1). Layers are 0-based here; the file counts from 1.
 struct ModelConfig {
   int64_t vocab_size = 0;

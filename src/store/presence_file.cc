@@ -10,7 +10,7 @@
 namespace deltafin {
 namespace {
 
-constexpr char kMagic[] = "DFPRES01";
+constexpr char kPresenceMagic[] = "DFPRES01";
 constexpr uint64_t kMaxJournalBytes = uint64_t{1} << 30;
 constexpr int kKindShift = 56;
 
@@ -62,7 +62,7 @@ std::string FromHex(const std::string& hex) {
 }
 
 std::string SerializeHead(uint64_t file_bytes, const std::string& sha256) {
-  std::string head(kMagic, 8);
+  std::string head(kPresenceMagic, 8);
   Put(head, file_bytes);
   head += FromHex(sha256);
   Put(head, 0);
@@ -112,7 +112,7 @@ std::optional<PresenceContent> ReadPresence(FileSystem& fs, const std::string& s
   if (!fs.Exists(path)) return std::nullopt;
   const std::string text = ReadWholeFile(fs, path, kMaxJournalBytes);
   PresenceContent content;
-  if (text.size() < kHeadBytes || text.compare(0, 8, kMagic) != 0 ||
+  if (text.size() < kHeadBytes || text.compare(0, 8, kPresenceMagic) != 0 ||
       Get(text, kHeadBytes - 8) != HashOf(std::string_view(text).substr(0, kHeadBytes - 8))) {
     return content;
   }

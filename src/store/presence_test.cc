@@ -78,11 +78,11 @@ TEST(PresenceMapTest, AgreesWithABitmap) {
 class PresenceFileTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kBytes = 1 << 16;
-  const TempDir dir;
-  const std::string shard = dir / "model-00001-of-000002.safetensors";
+  const TempDir dir_;
+  const std::string shard_ = dir_ / "model-00001-of-000002.safetensors";
 
   std::unique_ptr<ShardPresence> OpenForWriting(const std::string& sha256 = kSha) {
-    return ShardPresence::OpenForWriting(RealFileSystem(), shard, kBytes, sha256);
+    return ShardPresence::OpenForWriting(RealFileSystem(), shard_, kBytes, sha256);
   }
   // Writes and records a range of bytes that say where they are.
   static void Fill(ShardPresence& presence, uint64_t offset, uint64_t bytes) {
@@ -100,20 +100,20 @@ class PresenceFileTest : public ::testing::Test {
 TEST_F(PresenceFileTest, RemembersWhatWasRecorded) {
   {
     const auto presence = OpenForWriting();
-    EXPECT_EQ(std::filesystem::file_size(shard), kBytes);
+    EXPECT_EQ(std::filesystem::file_size(shard_), kBytes);
     Fill(*presence, 100, 1000);
     Fill(*presence, 1100, 500);
     Fill(*presence, 5000, 10);
     EXPECT_EQ(presence->Forget({5005, 1}).size(), 1u);
     EXPECT_TRUE(presence->Contains({100, 1500}));
   }
-  const auto presence = ShardPresence::OpenForReading(RealFileSystem(), shard);
+  const auto presence = ShardPresence::OpenForReading(RealFileSystem(), shard_);
   EXPECT_FALSE(presence->can_write());
   EXPECT_EQ(presence->sha256(), kSha);
   EXPECT_EQ(presence->file_bytes(), kBytes);
   EXPECT_EQ(presence->present_bytes(), 1500u);
   EXPECT_EQ(presence->Missing({0, 2000}), (std::vector<ByteRange>{{0, 100}, {1600, 400}}));
-  const auto file = RealFileSystem().OpenForReading(shard);
+  const auto file = RealFileSystem().OpenForReading(shard_);
   for (const PresentRange& range : presence->Ranges()) {
     EXPECT_EQ(Xxh3OfRange(*file, range.offset, range.bytes), range.checksum);
   }
@@ -123,18 +123,18 @@ TEST_F(PresenceFileTest, ATornJournalLosesItsLastRecordsOnly) {
   std::vector<size_t> sizes;  // of the journal after each record
   {
     const auto presence = OpenForWriting();
-    sizes.push_back(Read(PresencePath(shard)).size());
+    sizes.push_back(Read(PresencePath(shard_)).size());
     for (uint64_t i = 0; i < 5; ++i) {
       Fill(*presence, i * 100, 50);
-      sizes.push_back(Read(PresencePath(shard)).size());
+      sizes.push_back(Read(PresencePath(shard_)).size());
     }
   }
-  const std::string whole = Read(PresencePath(shard));
+  const std::string whole = Read(PresencePath(shard_));
   for (size_t length = 0; length < whole.size(); ++length) {
-    Overwrite(PresencePath(shard), whole.substr(0, length));
+    Overwrite(PresencePath(shard_), whole.substr(0, length));
     const auto kept = static_cast<uint64_t>(
         std::count_if(sizes.begin() + 1, sizes.end(), [&](size_t s) { return s <= length; }));
-    const auto reader = ShardPresence::OpenForReading(RealFileSystem(), shard);
+    const auto reader = ShardPresence::OpenForReading(RealFileSystem(), shard_);
     ASSERT_EQ(reader->present_bytes(), 50 * kept) << length;
     ASSERT_EQ(reader->file_bytes(), kBytes);
     if (length % 16 != 5) continue;
@@ -142,7 +142,7 @@ TEST_F(PresenceFileTest, ATornJournalLosesItsLastRecordsOnly) {
     const auto writer = OpenForWriting();
     ASSERT_EQ(writer->present_bytes(), 50 * kept);
     Fill(*writer, 1000, 1);
-    ASSERT_EQ(ShardPresence::OpenForReading(RealFileSystem(), shard)->present_bytes(),
+    ASSERT_EQ(ShardPresence::OpenForReading(RealFileSystem(), shard_)->present_bytes(),
               50 * kept + 1);
   }
 }
@@ -155,13 +155,13 @@ TEST_F(PresenceFileTest, AnyDamagedByteOnlyEverTakesAway) {
     presence->file().PunchHole(8192, 8192);
     Fill(*presence, 5 * 8192, 8192);
   }
-  const std::string whole = Read(PresencePath(shard));
-  const auto before = ShardPresence::OpenForReading(RealFileSystem(), shard);
+  const std::string whole = Read(PresencePath(shard_));
+  const auto before = ShardPresence::OpenForReading(RealFileSystem(), shard_);
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x21);
-    Overwrite(PresencePath(shard), damaged);
-    const auto reader = ShardPresence::OpenForReading(RealFileSystem(), shard);
+    Overwrite(PresencePath(shard_), damaged);
+    const auto reader = ShardPresence::OpenForReading(RealFileSystem(), shard_);
     for (const PresentRange& range : reader->Ranges()) {
       ASSERT_TRUE(before->Contains({range.offset, range.bytes})) << "byte " << i;
     }
@@ -174,12 +174,12 @@ TEST_F(PresenceFileTest, AShorterOrOtherFileHasLessOrNothing) {
     Fill(*presence, 0, 100);
     Fill(*presence, 4096, 100);
   }
-  std::filesystem::resize_file(shard, 4100);
+  std::filesystem::resize_file(shard_, 4100);
   EXPECT_EQ(OpenForWriting()->present_bytes(), 100u);
-  EXPECT_EQ(std::filesystem::file_size(shard), kBytes);
+  EXPECT_EQ(std::filesystem::file_size(shard_), kBytes);
   EXPECT_EQ(OpenForWriting("")->present_bytes(), 100u);
   EXPECT_EQ(OpenForWriting(std::string(64, 'b'))->present_bytes(), 0u);
-  EXPECT_EQ(ShardPresence::OpenForReading(RealFileSystem(), shard)->present_bytes(), 0u);
+  EXPECT_EQ(ShardPresence::OpenForReading(RealFileSystem(), shard_)->present_bytes(), 0u);
 }
 
 TEST_F(PresenceFileTest, VerifiedHoldsUntilSomethingIsForgotten) {
@@ -189,14 +189,14 @@ TEST_F(PresenceFileTest, VerifiedHoldsUntilSomethingIsForgotten) {
     EXPECT_TRUE(presence->complete());
     presence->RecordVerified();
   }
-  EXPECT_TRUE(ShardPresence::OpenForReading(RealFileSystem(), shard)->verified());
+  EXPECT_TRUE(ShardPresence::OpenForReading(RealFileSystem(), shard_)->verified());
   OpenForWriting()->Forget({5, 1});
-  EXPECT_FALSE(ShardPresence::OpenForReading(RealFileSystem(), shard)->verified());
+  EXPECT_FALSE(ShardPresence::OpenForReading(RealFileSystem(), shard_)->verified());
 }
 
 TEST_F(PresenceFileTest, AReaderSeesWhatAWriterRecordsLater) {
   const auto writer = OpenForWriting();
-  const auto reader = ShardPresence::OpenForReading(RealFileSystem(), shard);
+  const auto reader = ShardPresence::OpenForReading(RealFileSystem(), shard_);
   EXPECT_FALSE(reader->Contains({0, 10}));
   Fill(*writer, 0, 10);
   reader->Refresh(RealFileSystem());
@@ -209,13 +209,13 @@ TEST_F(PresenceFileTest, ALongJournalIsShortened) {
     Fill(*presence, 0, 10);
     for (int i = 0; i < 3000; ++i) presence->Forget({20000, 1});
   }
-  const size_t before = Read(PresencePath(shard)).size();
+  const size_t before = Read(PresencePath(shard_)).size();
   EXPECT_EQ(OpenForWriting()->present_bytes(), 10u);
-  EXPECT_LT(Read(PresencePath(shard)).size(), before / 100);
+  EXPECT_LT(Read(PresencePath(shard_)).size(), before / 100);
 }
 
 TEST_F(PresenceFileTest, WithoutAJournalThereIsNothingToSay) {
-  EXPECT_EQ(ShardPresence::OpenForReading(RealFileSystem(), shard), nullptr);
+  EXPECT_EQ(ShardPresence::OpenForReading(RealFileSystem(), shard_), nullptr);
 }
 
 TEST(InstallLockTest, OneFillsManyUseOneOwns) {

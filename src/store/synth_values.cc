@@ -102,12 +102,10 @@ void SynthTensor::SetScales(const SynthStyle& style, std::string_view name) {
   } else if (is("self_attn.q_proj.weight") || is("self_attn.k_proj.weight")) {
     spread_ = 3 * per_column;
     if (is("q_proj.weight")) col_factor_[0] = 0.3f;
-  } else if (is("self_attn.g_proj.weight")) {
+  } else if (is("self_attn.g_proj.weight") || is("res_proj.weight")) {
     spread_ = 0.3f * per_column;
   } else if (is("lm_head.weight")) {
     spread_ = 2 * per_column;
-  } else if (is("res_proj.weight")) {
-    spread_ = 0.3f * per_column;
   } else {
     DF_CHECK(is("proj.weight") || is("kv_a_proj_with_mqa.weight"));
     spread_ = is("f_b_proj.weight") ? 0.5f * per_column : per_column;

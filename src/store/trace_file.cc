@@ -18,7 +18,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "binary traces are little-endian");
 
-constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kTracePieceBytes = size_t{1} << 20;
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
 // Far above K3's 93 layers of 896; what is beyond is no trace, and would take memory.
 constexpr int64_t kMaxLayers = 4096;
@@ -29,7 +29,7 @@ constexpr int64_t kMaxStep = int64_t{1} << 48;
 void ForEachPiece(const ReadableFile& file, const std::function<void(std::string_view)>& use) {
   std::string piece;
   for (uint64_t offset = 0; offset < file.size(); offset += piece.size()) {
-    piece.resize(static_cast<size_t>(std::min<uint64_t>(kPieceBytes, file.size() - offset)));
+    piece.resize(static_cast<size_t>(std::min<uint64_t>(kTracePieceBytes, file.size() - offset)));
     file.ReadAt(offset, std::as_writable_bytes(std::span(piece)));
     use(piece);
   }

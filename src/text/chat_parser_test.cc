@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "chat_elements.h"
 #include "deltafin/chat.h"
 #include "deltafin/json.h"
 #include "text/byte_tokenizer.h"
@@ -65,14 +66,6 @@ Parsed Parse(const std::string& text, bool thinking = true, bool finish = true) 
   return ParseIds(ByteTokenizer().Encode(text, Specials::kAllowed), thinking, finish);
 }
 
-std::string Open(const std::string& tag) { return "<|open|>" + tag + "<|sep|>"; }
-std::string Close(const std::string& tag) { return "<|close|>" + tag + "<|sep|>"; }
-std::string Element(const std::string& tag, const std::string& inner) {
-  return Open(tag) + inner + Close(tag.substr(0, tag.find(' ')));
-}
-std::string Argument(const std::string& key, const std::string& type, const std::string& value) {
-  return Element("argument key=\"" + key + "\" type=\"" + type + "\"", value);
-}
 // The arguments of one call `f` with `inner`, which must be all of the output.
 std::string ArgumentsOf(const std::string& inner) {
   const Parsed parsed =

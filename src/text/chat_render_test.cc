@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "chat_elements.h"
 #include "deltafin/chat.h"
 #include "deltafin/error.h"
 
@@ -207,11 +208,6 @@ std::string Call(const std::string& arguments) {
   const std::string begin = "<|open|>call tool=\"f\" index=\"1\"<|sep|>";
   const size_t at = text.find(begin) + begin.size();
   return text.substr(at, text.find("<|close|>call<|sep|><|close|>tools<|sep|>") - at);
-}
-
-std::string Argument(const std::string& key, const std::string& type, const std::string& value) {
-  return "<|open|>argument key=\"" + key + "\" type=\"" + type + "\"<|sep|>" + value +
-         "<|close|>argument<|sep|>";
 }
 
 TEST(ChatRenderTest, CallArguments) {

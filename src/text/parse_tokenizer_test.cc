@@ -185,15 +185,15 @@ TEST(Specials, LeftmostThenLongest) {
   const auto encode = [&](std::string_view text) {
     return tokenizer->Encode(text, Specials::kAllowed);
   };
-  using Ids = std::vector<TokenId>;
-  EXPECT_EQ(encode("<a>"), Ids{256});
-  EXPECT_EQ(encode("<a><b>"), Ids{257});
-  EXPECT_EQ(encode("<a><b"), (Ids{256, '<', 'b'}));
-  EXPECT_EQ(encode("<a>b><a>"), (Ids{256, 258, 'a', '>'}));
-  EXPECT_EQ(encode("<<a>>"), (Ids{'<', 256, '>'}));
-  EXPECT_EQ(encode("\u00e9!x"), (Ids{259, 'x'}));
-  EXPECT_EQ(encode("<|reserved_token_511|>"), Ids{511});
-  EXPECT_EQ(tokenizer->Encode("<a>", Specials::kPlain), (Ids{'<', 'a', '>'}));
+  using Tokens = std::vector<TokenId>;
+  EXPECT_EQ(encode("<a>"), Tokens{256});
+  EXPECT_EQ(encode("<a><b>"), Tokens{257});
+  EXPECT_EQ(encode("<a><b"), (Tokens{256, '<', 'b'}));
+  EXPECT_EQ(encode("<a>b><a>"), (Tokens{256, 258, 'a', '>'}));
+  EXPECT_EQ(encode("<<a>>"), (Tokens{'<', 256, '>'}));
+  EXPECT_EQ(encode("\u00e9!x"), (Tokens{259, 'x'}));
+  EXPECT_EQ(encode("<|reserved_token_511|>"), Tokens{511});
+  EXPECT_EQ(tokenizer->Encode("<a>", Specials::kPlain), (Tokens{'<', 'a', '>'}));
 }
 
 }  // namespace

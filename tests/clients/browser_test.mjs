@@ -55,7 +55,8 @@ async function openContext(options = {}) {
   await page.getByText(/^Ask k3-nano$/).waitFor();
 }
 
-const shot = (name) => page.screenshot({ path: join(kShots, `${name}.png`) });
+// Of what moves, the end.
+const shot = (name) => page.screenshot({ path: join(kShots, `${name}.png`), animations: "disabled" });
 const answers = () => page.locator(".message.answer");
 const answerText = (index) => answers().nth(index).locator(":scope > .markdown").innerText();
 const isDone = () => page.locator("body:not(.running)").waitFor();
@@ -165,6 +166,11 @@ test("an answer stops on request, and the page goes on", async () => {
   await page.getByLabel("Message", { exact: true }).fill("Tell me everything.");
   await page.keyboard.press("Enter");
   await page.locator(".thinking.active bdi:not(:empty)").waitFor();
+  // Meanwhile the panel tells what it does.
+  await page.locator(".speed .phase", { hasText: /^Answering: \d+ tokens/ }).waitFor();
+  await page.locator(".speed .big", { hasText: /^\d/ }).waitFor();
+  await page.locator("canvas.heatmap[aria-label*='experts']").waitFor();
+  await page.locator(".section-value", { hasText: /ms a pass|s a pass/ }).waitFor();
   await shot("4-thinking");
   await page.getByRole("button", { name: "Stop", exact: true }).click();
   await isDone();

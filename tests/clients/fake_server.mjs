@@ -133,7 +133,7 @@ async function live(response) {
         new_tokens: state.newTokens, passes: state.passes, snapshot_bytes: 4e8 },
       experts: { requested, hits, ahead_hits: Math.floor(hits / 3), ahead_late: 0, bytes_demand: (requested - hits) * 17e6, bytes_ahead: 0, bytes_wasted: 0, bytes_warm: 0, wait_seconds: 0 },
       rates: { new_tokens: rate("newTokens"), prompt_tokens: rate("promptTokens"), passes, disk_bytes: busy ? 3e9 + 1e9 * Math.random() : 0,
-        ram_bytes: busy ? 14e9 + 4e9 * Math.random() : 0, spine_bytes: busy ? 2e9 : 0, phases: busy ? { "spine wait": 0.2, "expert wait": 0.25, KDA: 0.15, MLA: 0.1, experts: 0.2, shared: 0.05, other: 0.05 } : {}, hit_rate: busy ? 0.87 + 0.08 * Math.random() : null },
+        ram_bytes: busy ? 14e9 + 4e9 * Math.random() : 0, spine_bytes: busy ? 2e9 : 0, busy: busy ? 0.98 : 0, phases: busy ? { "spine wait": 0.2, "expert wait": 0.25, KDA: 0.15, MLA: 0.1, experts: 0.2, shared: 0.05, other: 0.05 } : {}, hit_rate: busy ? 0.87 + 0.08 * Math.random() : null },
       jobs: [...state.jobs.values()],
       ...(busy && shown !== state.passes ? { picks: Array.from({ length: layers - 1 }, (_, i) => ({ layer: i + 1, ids: draw(i + 1) })) } : {}) }));
     shown = state.passes;

@@ -165,6 +165,86 @@ test("a tool is called and its result goes back", async () => {
   assert.equal(next.choices[0].message.tool_calls, undefined);
 });
 
+test("responses, whole and streamed", async () => {
+  const chat = (await ask()).choices[0].message;
+  const input = kQuestion[0].content;
+  const whole = await client.responses.create({ model: kModel, input });
+  assert.equal(whole.output_text, chat.content);
+  assert.equal(whole.status, "completed");
+  assert.deepEqual(whole.output.map((item) => item.type), ["reasoning", "message"]);
+  assert.equal(whole.output[0].content[0].text, chat.reasoning_content);
+  assert.equal(whole.usage.total_tokens, whole.usage.input_tokens + whole.usage.output_tokens);
+
+  const stream = await client.responses.create({ model: kModel, input: kQuestion, stream: true });
+  let text = "";
+  let reasoning = "";
+  let last = null;
+  for await (const event of stream) {
+    if (event.type === "response.output_text.delta") text += event.delta;
+    if (event.type === "response.reasoning_text.delta") reasoning += event.delta;
+    last = event;
+  }
+  assert.equal(text, chat.content);
+  assert.equal(reasoning, chat.reasoning_content);
+  assert.equal(last.type, "response.completed");
+  assert.deepEqual(last.response.usage.output_tokens, whole.usage.output_tokens);
+
+  const helped = await client.responses.stream({ model: kModel, input }).finalResponse();
+  assert.equal(helped.output_text, chat.content);
+
+  // The answer goes back as it came.
+  const next = await client.responses.create({
+    model: kModel, instructions: "Be kind.", max_output_tokens: 5,
+    input: [...kQuestion, ...whole.output, { role: "user", content: "And of Japan?" }],
+  });
+  assert.equal(next.status, "incomplete");
+  assert.equal(next.incomplete_details.reason, "max_output_tokens");
+  assert.equal(next.usage.output_tokens, 5);
+});
+
+test("a tool is called through responses, and its result goes back", async () => {
+  const fields = {
+    tools: [{ type: "function", ...kTool.function }],
+    tool_choice: { type: "function", name: "look_up" },
+    parallel_tool_calls: false,
+    reasoning: { effort: "none" },
+    logit_bias: await closeBias(),
+  };
+  const whole = await client.responses.create({ model: kModel, input: kQuestion, ...fields });
+  const call = whole.output.find((item) => item.type === "function_call");
+  assert.equal(call.name, "look_up");
+  assert.ok(["old", "new"].includes(JSON.parse(call.arguments).kind));
+
+  const helped = await client.responses.stream({ model: kModel, input: kQuestion, ...fields }).finalResponse();
+  assert.equal(helped.output.find((item) => item.type === "function_call").arguments, call.arguments);
+
+  const next = await client.responses.create({
+    model: kModel, tools: fields.tools, tool_choice: "none", max_output_tokens: 20,
+    input: [...kQuestion, ...whole.output, { type: "function_call_output", call_id: call.call_id, output: "42" }],
+  });
+  assert.ok(next.output.every((item) => item.type !== "function_call"));
+});
+
+test("responses that follow a schema, and those that cannot be", async () => {
+  const answer = await client.responses.parse({
+    model: kModel, input: kQuestion, reasoning: { effort: "none" },
+    text: { format: { type: "json_schema", name: "x", strict: true, schema: kTool.function.parameters } },
+  });
+  assert.ok(["old", "new"].includes(JSON.parse(answer.output_text).kind));
+  const refused = async (fields, param) => {
+    await assert.rejects(client.responses.create({ model: kModel, input: "x", ...fields }), (error) => {
+      assert.ok(error instanceof OpenAI.BadRequestError, `${error}`);
+      assert.equal(error.param, param);
+      return true;
+    });
+  };
+  await refused({ store: true }, "store");
+  await refused({ previous_response_id: "resp_1" }, "previous_response_id");
+  await refused({ tools: [{ type: "web_search" }] }, "tools[0].type");
+  await refused({ max_output_tokens: 0 }, "max_output_tokens");
+  await assert.rejects(client.responses.retrieve("resp_1"), OpenAI.NotFoundError);
+});
+
 test("errors are the client's own", async () => {
   const status = async (promise, type, param) => {
     await assert.rejects(promise, (error) => {

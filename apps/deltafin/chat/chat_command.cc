@@ -98,6 +98,7 @@ void AddChatCommand(CLI::App& app, int* status) {
   AddSamplingFlags(*command, &options->sampling);
   AddSessionFlags(*command, &options->session);
   AddModelOptions(*command, &options->model);
+  AddPreloadOption(*command, &options->model);
   command->footer("Commands:\n" + ChatLoop::Help());
   command->callback([options, status] { *status = Chat(*options); });
 }

@@ -105,11 +105,12 @@ class TerminalLines final : public LineSource {
     el_set(line_, EL_PROMPT_ESC, &PromptOf, '\1');
     el_set(line_, EL_EDITOR, "emacs");
     el_set(line_, EL_SIGNAL, 1);
-    el_set(line_, EL_ADDFN, "give-up", "Gives up what was typed", &GiveUp);
-    el_set(line_, EL_ADDFN, "suspend", "Stops the program", &Suspend);
-    el_set(line_, EL_ADDFN, "end-input", "Ends an empty line", &EndInput);
-    el_set(line_, EL_ADDFN, "line-end", "Begins a new line", &InsertLineEnd);
-    el_set(line_, EL_ADDFN, "paste", "Inserts what is pasted", &InsertPaste);
+    // By wide names, which are not copied: the copies of the others are never freed.
+    el_wset(line_, EL_ADDFN, L"give-up", L"Gives up what was typed", &GiveUp);
+    el_wset(line_, EL_ADDFN, L"suspend", L"Stops the program", &Suspend);
+    el_wset(line_, EL_ADDFN, L"end-input", L"Ends an empty line", &EndInput);
+    el_wset(line_, EL_ADDFN, L"line-end", L"Begins a new line", &InsertLineEnd);
+    el_wset(line_, EL_ADDFN, L"paste", L"Inserts what is pasted", &InsertPaste);
     Bind("^C", "give-up");
     Bind("^@", "end-input");  // else the key after it is taken literally
     Bind("\\e^M", "line-end");

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/format.h"
+#include "deltafin/error.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/plain_device.h"
 #include "device/device_test_util.h"
@@ -49,6 +50,90 @@ TEST_P(FastDeviceTest, AttentionInSeveralWavesAndBatches) {
       return out.Read();
     };
     ExpectSameBits(run(plain_), run(*device_), format("{} positions from {}", n, first));
+  }
+}
+
+// Shows the pages of a cache only while they are provided: at any other time their addresses point
+// at numbers that would spoil the result.
+class HidingReader final : public PageReader {
+ public:
+  HidingReader(std::vector<void*> pages, int64_t page_tokens, void* spoiled, int64_t max_tokens)
+      : real_(std::move(pages)),
+        shown_(real_.size(), spoiled),
+        page_tokens_(page_tokens),
+        spoiled_(spoiled),
+        max_tokens_(max_tokens) {}
+
+  void* const* pages() const { return shown_.data(); }
+  int64_t num_provided() const { return num_provided_; }
+
+  void Begin(int64_t walks) override {
+    walks_left_ = walks;
+    next_ = 0;
+  }
+  int64_t max_tokens() const override { return max_tokens_; }
+  void Provide(int64_t first, int64_t end) override {
+    if (first == 0) --walks_left_;
+    EXPECT_GE(walks_left_, 0);
+    EXPECT_EQ(first, first == 0 ? 0 : next_);
+    EXPECT_EQ(first % kProvidedTokens, 0);
+    EXPECT_LE(end - first, max_tokens_);
+    next_ = end;
+    num_provided_ += end - first;
+    std::fill(shown_.begin(), shown_.end(), spoiled_);
+    for (int64_t page = first / page_tokens_; page * page_tokens_ < end; ++page) {
+      shown_[page] = real_[page];
+    }
+    if (fails_at_ >= first && fails_at_ < end) throw Error(ErrorCode::kIo, "no page");
+  }
+  void FailAt(int64_t token) { fails_at_ = token; }
+  int64_t walks_left() const { return walks_left_; }
+
+ private:
+  const std::vector<void*> real_;
+  std::vector<void*> shown_;
+  const int64_t page_tokens_;
+  void* const spoiled_;
+  const int64_t max_tokens_;
+  int64_t walks_left_ = 0;
+  int64_t next_ = 0;
+  int64_t num_provided_ = 0;
+  int64_t fails_at_ = -1;
+};
+
+TEST_P(FastDeviceTest, AttentionOverPagesThatComeOneAfterTheOther) {
+  constexpr int64_t kPage = 256;
+  const MlaShape shape{13, 8, 5, 8, 19};
+  const std::tuple<int64_t, int64_t, int64_t> cases[] = {
+      {9000, 1, 1024}, {9000, 1, 2048}, {2030, 130, 3072}, {1023, 2, 1024}, {0, 5, 1024}};
+  for (const auto& [first, n, max_tokens] : cases) {
+    const int64_t tokens = first + n;
+    std::vector<DeviceBuffer> buffers;
+    std::vector<void*> pages;
+    for (int64_t t = 0; t < tokens + kPage; t += kPage) {
+      buffers.emplace_back(*device_, static_cast<size_t>(kPage * shape.latent_dim()) * 4);
+      pages.push_back(buffers.back().address());
+    }
+    const std::vector<float> spoiled(kPage * shape.latent_dim(), 1e30f);
+    device_->ToDevice(pages.back(), spoiled.data(), spoiled.size() * sizeof(float));
+    const DeviceFloats in(*device_, random_.Values(tokens * shape.latent_dim()));
+    const DeviceFloats q(*device_, random_.Values(n * shape.num_heads * shape.latent_dim()));
+    const DeviceFloats out(*device_, n * shape.num_heads * shape.kv_lora);
+    LatentCacheView cache{pages.data(), kPage, CacheFormat::kF32};
+    device_->MlaAppend(cache, in.data(), 0, tokens, shape);
+    device_->MlaAttend(out.data(), q.data(), cache, first, n, shape, 0.2f);
+    const std::vector<float> expected = out.Read();
+
+    HidingReader reader(pages, kPage, pages.back(), max_tokens);
+    cache.pages = reader.pages();
+    cache.reader = &reader;
+    device_->MlaAttend(out.data(), q.data(), cache, first, n, shape, 0.2f);
+    ExpectSameBits(expected, out.Read(), format("{} positions from {}", n, first));
+    EXPECT_EQ(reader.walks_left(), 0);
+    EXPECT_LE(reader.num_provided(), 3 * tokens);
+
+    reader.FailAt(tokens - 1);
+    EXPECT_THROW(device_->MlaAttend(out.data(), q.data(), cache, first, n, shape, 0.2f), Error);
   }
 }
 

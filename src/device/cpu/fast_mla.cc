@@ -7,6 +7,11 @@
 namespace deltafin {
 
 static_assert(kBlockTokens == kAttentionBlock);
+static_assert(kSegmentTokens == kProvidedTokens);
+
+// Positions that share a walk over a cache of which pages are read: more of them, so that it is
+// read less often.
+constexpr int64_t kReaderBatch = 64;
 
 void FastDevice::MlaAppend(const LatentCacheView& cache, const float* latent, int64_t first,
                            int64_t n, const MlaShape& shape) {
@@ -95,9 +100,15 @@ void FastDevice::MlaAttend(float* out, const float* absorbed, const LatentCacheV
   DF_CHECK(cache.page_tokens > 0 && cache.page_tokens % kAttentionBlock == 0);
   const int64_t heads = shape.num_heads;
   const int64_t state_floats = AttentionStateFloats(shape.kv_lora);
-  const int64_t batch = std::min(n, WantedAttentionUnits());
+  PageReader* const reader = cache.reader;
+  const int64_t batch =
+      std::min(n, std::max(WantedAttentionUnits(), reader != nullptr ? kReaderBatch : 0));
   if (batch == 0) return;
-  const int64_t wave_segments = (WantedAttentionUnits() + batch - 1) / batch;
+  int64_t wave_segments = (WantedAttentionUnits() + batch - 1) / batch;
+  if (reader != nullptr) {
+    wave_segments = std::min(wave_segments, reader->max_tokens() / kSegmentTokens);
+    reader->Begin((n + batch - 1) / batch);
+  }
   workspace_.Reserve(AttentionScratch(shape.latent_dim(), heads));
   AttentionWave wave(cache, shape);
   wave.scale = scale;
@@ -113,6 +124,9 @@ void FastDevice::MlaAttend(float* out, const float* absorbed, const LatentCacheV
     for (int64_t s = 0; s < segments; s += wave_segments) {
       wave.first_segment = s;
       wave.segments = std::min(wave_segments, segments - s);
+      if (reader != nullptr) {
+        reader->Provide(s * kSegmentTokens, std::min(tokens, (s + wave.segments) * kSegmentTokens));
+      }
       AttendWave(wave);
       MergeWave(wave);
     }

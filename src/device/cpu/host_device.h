@@ -16,6 +16,7 @@ class HostDevice : public Device {
   void ToDevice(void* dst, const void* host_src, size_t bytes) override;
   void Copy(void* dst, const void* src, size_t bytes) override;
   void Synchronize() override {}
+  bool ReadsHostPages() const override { return true; }
 
  protected:
   ThreadPool& pool() { return pool_; }

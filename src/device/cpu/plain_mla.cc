@@ -10,7 +10,9 @@
 namespace deltafin {
 namespace {
 
-constexpr int64_t kSegmentBlocks = 16;
+constexpr int64_t kSegmentTokens = 1024;
+
+static_assert(kSegmentTokens == kProvidedTokens);
 
 // Where the cached values of one token lie.
 std::byte* TokenAddress(const LatentCacheView& cache, int64_t token, const MlaShape& shape) {
@@ -115,29 +117,38 @@ void PlainDevice::MlaAbsorbQuery(float* out, const Matrix& kv_b, const float* q,
   });
 }
 
+// Segment by segment, so that a PageReader need not provide more than one at a time.
 void PlainDevice::MlaAttend(float* out, const float* absorbed, const LatentCacheView& cache,
                             int64_t first, int64_t n, const MlaShape& shape, float scale) {
   DF_CHECK(cache.page_tokens > 0 && cache.page_tokens % kAttentionBlock == 0);
   std::vector<float> scratch(static_cast<size_t>(2 * shape.num_heads * shape.kv_lora));
-  ForEach(shape.num_heads, 1, [&](int64_t head) {
-    PartialSoftmax block, segment, total;
-    block.out = scratch.data() + 2 * head * shape.kv_lora;
-    segment.out = block.out + shape.kv_lora;
-    for (int64_t p = 0; p < n; ++p) {
-      const int64_t row = p * shape.num_heads + head;
-      const int64_t num_tokens = first + p + 1;
-      const int64_t num_blocks = (num_tokens + kAttentionBlock - 1) / kAttentionBlock;
-      total.out = out + row * shape.kv_lora;
-      for (int64_t b = 0; b < num_blocks; ++b) {
-        AttendBlock(&block, absorbed + row * shape.latent_dim(), cache, b * kAttentionBlock,
-                    std::min((b + 1) * kAttentionBlock, num_tokens), shape, scale);
-        Merge(&segment, block, b % kSegmentBlocks == 0, shape.kv_lora);
-        if (b % kSegmentBlocks == kSegmentBlocks - 1 || b == num_blocks - 1) {
-          Merge(&total, segment, b < kSegmentBlocks, shape.kv_lora);
+  std::vector<PartialSoftmax> totals(static_cast<size_t>(n * shape.num_heads));
+  for (int64_t row = 0; row < n * shape.num_heads; ++row) {
+    totals[row].out = out + row * shape.kv_lora;
+  }
+  if (cache.reader != nullptr && n > 0) cache.reader->Begin(1);
+  for (int64_t begin = 0; begin < first + n; begin += kSegmentTokens) {
+    const int64_t end = std::min(begin + kSegmentTokens, first + n);
+    if (cache.reader != nullptr) cache.reader->Provide(begin, end);
+    ForEach(shape.num_heads, 1, [&](int64_t head) {
+      PartialSoftmax block, segment;
+      block.out = scratch.data() + 2 * head * shape.kv_lora;
+      segment.out = block.out + shape.kv_lora;
+      for (int64_t p = std::max<int64_t>(0, begin - first); p < n; ++p) {
+        const int64_t row = p * shape.num_heads + head;
+        const int64_t seen = std::min(end, first + p + 1);
+        for (int64_t b = begin; b < seen; b += kAttentionBlock) {
+          AttendBlock(&block, absorbed + row * shape.latent_dim(), cache, b,
+                      std::min(b + kAttentionBlock, seen), shape, scale);
+          Merge(&segment, block, b == begin, shape.kv_lora);
         }
+        Merge(&totals[row], segment, begin == 0, shape.kv_lora);
       }
-      for (int64_t j = 0; j < shape.kv_lora; ++j) total.out[j] = total.out[j] / total.sum;
-    }
+    });
+  }
+  ForEach(n * shape.num_heads, 1, [&](int64_t row) {
+    const PartialSoftmax& total = totals[row];
+    for (int64_t j = 0; j < shape.kv_lora; ++j) total.out[j] = total.out[j] / total.sum;
   });
 }
 

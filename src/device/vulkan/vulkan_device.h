@@ -49,6 +49,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void ToDevice(void* dst, const void* host_src, size_t bytes) override;
   void Copy(void* dst, const void* src, size_t bytes) override;
   void Synchronize() override;
+  bool ReadsHostPages() const override { return host_->ReadsHostPages(); }
 
   void MatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n) override;
   void Add(float* dst, const float* src, int64_t count) override;

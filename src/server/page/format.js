@@ -18,6 +18,7 @@ export function significant(value) {
 }
 
 export function seconds(value) {
+  if (value > 0 && value < 0.00995) return `${(value * 1000).toFixed(1)} ms`;
   if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
   if (value < 60) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
   if (value < 3600) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;

@@ -7,6 +7,7 @@ import { createHeatmap } from "./heatmap.js";
 import { createMean, createRate } from "./rates.js";
 
 const kQuickEvents = 0.25; // seconds between two events while something runs
+const kOftenPerSecond = 2; // passes: then rates over a second say how long they take
 
 export function createLivePanel(root, onClose) {
   const heatmap = createHeatmap();
@@ -158,7 +159,9 @@ export function createLivePanel(root, onClose) {
 
   function showTime(rates) {
     if (rates.passes <= 0) return; // what was last seen stays
-    const pass = 1 / rates.passes;
+    // A server that rests between two passes has quicker ones than it has passes in a second.
+    const busy = rates.passes >= kOftenPerSecond && rates.busy > 0 ? Math.min(1, rates.busy) : 1;
+    const pass = busy / rates.passes;
     setText(timeTitle, `${seconds(pass)} a pass`);
     const part = (name, color, ...phases) => {
       const value = pass * rates.phases(...phases);
@@ -167,7 +170,7 @@ export function createLivePanel(root, onClose) {
     time.update([
       part("waiting for the spine", "--spine", "spine wait"),
       part("waiting for experts", "--disk", "expert wait"),
-      part("attention", "--accent", "KDA", "MLA"),
+      part("attention", "--accent", "KDA", "MLA", "context wait"),
       part("experts", "--ram", "experts", "shared", "dense"),
       part("all else", "--plan-none", "foresight", "head", "other"),
     ]);

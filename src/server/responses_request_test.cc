@@ -1,0 +1,169 @@
+#include "server/responses_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/api_error.h"
+#include "server/server_test_util.h"
+
+namespace deltafin {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+RequestLimits Limits() { return {{"m"}, &TestTokenizer(), 2000, 0, 16}; }
+
+ResponsesRequest Read(const std::string& fields) {
+  return ReadResponsesRequest("{" + fields + "}", Limits());
+}
+std::vector<TokenId> PromptOf(const std::string& chat_fields) {
+  return ReadChatRequest("{" + chat_fields + "}", Limits()).prompt.ids;
+}
+
+void ExpectBad(const std::string& fields, const std::string& param, const std::string& message) {
+  try {
+    (void)Read(fields);
+    ADD_FAILURE() << fields << " was taken";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 400) << fields;
+    EXPECT_EQ(error.param(), param) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(message)) << fields;
+  }
+}
+
+TEST(ResponsesRequestTest, ATextIsAChat) {
+  const ResponsesRequest request = Read(R"("input": "Hi", "instructions": "Be kind.",
+      "max_output_tokens": 7, "temperature": 0.5, "seed": 3, "stream": true)");
+  EXPECT_EQ(request.chat.prompt.ids, PromptOf(R"("messages": [
+      {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}])"));
+  EXPECT_EQ(request.chat.max_new_tokens, 7);
+  EXPECT_EQ(request.chat.generation.sampling.temperature, 0.5);
+  EXPECT_EQ(request.chat.generation.sampling.seed, 3u);
+  EXPECT_TRUE(request.chat.generation.stream);
+  EXPECT_THAT(request.chat.ignored, IsEmpty());
+  EXPECT_EQ(request.settings.at("instructions"), "Be kind.");
+  EXPECT_EQ(request.settings.at("max_output_tokens"), 7);
+  EXPECT_EQ(request.settings.at("store"), false);
+  EXPECT_EQ(Read(R"("input": "Hi")").settings.at("temperature"), 0);
+}
+
+TEST(ResponsesRequestTest, ItemsAreTheMessagesOfAChat) {
+  const ResponsesRequest request = Read(R"("input": [
+      {"role": "developer", "content": "Short."},
+      {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+      {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "No."}],
+       "content": [{"type": "reasoning_text", "text": "Look "},
+                   {"type": "reasoning_text", "text": "it up."}]},
+      {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
+       "content": [{"type": "output_text", "text": "Wait.", "annotations": []}]},
+      {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{\"x\": 1}"},
+      {"type": "function_call", "call_id": "b", "name": "g", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "b", "output": "two"},
+      {"type": "function_call_output", "call_id": "a",
+       "output": [{"type": "input_text", "text": "one"}]},
+      {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Now I know."}]},
+      {"role": "assistant", "content": "Rain."},
+      {"role": "assistant", "content": "Much."},
+      {"role": "user", "content": "Thanks"}])");
+  EXPECT_EQ(request.chat.prompt.ids, PromptOf(R"("messages": [
+      {"role": "developer", "content": "Short."},
+      {"role": "user", "content": "Weather?"},
+      {"role": "assistant", "reasoning_content": "Look it up.", "content": "Wait.", "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
+        {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "b", "content": "two"},
+      {"role": "tool", "tool_call_id": "a", "content": "one"},
+      {"role": "assistant", "reasoning_content": "Now I know.", "content": "Rain."},
+      {"role": "assistant", "content": "Much."},
+      {"role": "user", "content": "Thanks"}])"));
+}
+
+TEST(ResponsesRequestTest, ToolsFormatsAndReasoning) {
+  const ResponsesRequest request = Read(R"("input": "Hi", "tools": [
+        {"type": "function", "name": "f", "description": null, "strict": true,
+         "parameters": {"type": "object", "properties": {}, "additionalProperties": false}}],
+      "tool_choice": {"type": "function", "name": "f"}, "reasoning": {"effort": "none"},
+      "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+      "parallel_tool_calls": false)");
+  EXPECT_EQ(request.chat.prompt.ids, PromptOf(R"("messages": [{"role": "user", "content": "Hi"}],
+      "tools": [{"type": "function", "function": {"name": "f", "strict": true,
+        "parameters": {"type": "object", "properties": {}, "additionalProperties": false}}}],
+      "tool_choice": {"type": "function", "function": {"name": "f"}}, "reasoning_effort": "none",
+      "response_format": {"type": "json_schema", "json_schema":
+        {"name": "n", "schema": {"type": "object"}}})"));
+  ASSERT_NE(request.chat.shape, nullptr);
+  EXPECT_EQ(request.chat.shape->min_calls, 1);
+  EXPECT_EQ(request.chat.shape->max_calls, 1);
+  EXPECT_NE(request.chat.shape->content, nullptr);
+  EXPECT_FALSE(request.chat.thinking);
+  EXPECT_EQ(request.settings.at("tools").at(0).at("name"), "f");
+  EXPECT_EQ(request.settings.at("reasoning").at("effort"), "none");
+}
+
+TEST(ResponsesRequestTest, NotesAndIgnoredFieldsHaveTheirNamesHere) {
+  const ResponsesRequest request = Read(R"("input": "Hi", "future": 1, "user": "u", "store": false,
+      "reasoning": {"effort": "medium", "summary": "auto"}, "truncation": "disabled",
+      "include": ["reasoning.encrypted_content"], "service_tier": "auto", "top_logprobs": 0,
+      "previous_response_id": null, "background": false, "text": {"verbosity": "medium"})");
+  EXPECT_THAT(request.chat.ignored, ElementsAre("future"));
+  EXPECT_THAT(request.chat.notes,
+              ElementsAre(HasSubstr("include"), HasSubstr("reasoning.summary"),
+                          HasSubstr("reasoning.effort medium is taken as high")));
+}
+
+TEST(ResponsesRequestTest, ErrorsNameTheFieldAsItIsSpelledHere) {
+  ExpectBad("", "input", "a text, or an array of items");
+  ExpectBad(R"("input": [])", "input", "array of items");
+  ExpectBad(R"("input": [1])", "input[0]", "an object");
+  ExpectBad(R"("input": [{"role": "user"}])", "input[0].content", "a string or an array");
+  ExpectBad(R"("input": [{"role": "tool", "content": "x"}])", "input[0].role", "\"user\"");
+  ExpectBad(R"("input": [{"type": "item_reference", "id": "x"}])", "input[0].type", "\"message\"");
+  ExpectBad(R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])",
+            "input[0].content[0]", "text only");
+  ExpectBad(R"("input": [{"role": "user", "content": [{"type": "input_text"}]}])",
+            "input[0].content[0].text", "a string");
+  ExpectBad(R"("input": [{"type": "reasoning", "encrypted_content": "x"}])",
+            "input[0].encrypted_content", "not from this server");
+  ExpectBad(R"("instructions": "x", "input": [{"role": "user", "content": "x"},
+               {"type": "function_call", "call_id": "a", "arguments": "{}"}])",
+            "input[1].name", "the name of a tool");
+  ExpectBad(R"("input": [{"type": "function_call_output", "call_id": "a", "output": "x"}])",
+            "input[0].call_id", "the id of a call");
+  ExpectBad(R"("input": "x", "temperature": -1)", "temperature", "from 0 to 100");
+  ExpectBad(R"("input": "x", "max_output_tokens": 0)", "max_output_tokens", "at least 1");
+  ExpectBad(R"("input": "x", "reasoning": {"effort": "huge"})", "reasoning.effort", "\"low\"");
+  ExpectBad(R"("input": "x", "tools": [{"type": "web_search"}])", "tools[0].type", "\"function\"");
+  ExpectBad(R"("input": "x", "tools": [{"type": "function"}])", "tools[0].name", "the name");
+  ExpectBad(R"("input": "x", "tools": [{"type": "function", "name": "f", "strict": true,
+               "parameters": {"pattern": "x"}}])",
+            "tools[0].parameters", "pattern");
+  ExpectBad(R"("input": "x", "tool_choice": {"type": "function", "name": "f"})", "tool_choice.name",
+            "a function in tools");
+  ExpectBad(R"("input": "x", "tool_choice": {"type": "web_search"})", "tool_choice.type",
+            "\"function\"");
+  ExpectBad(R"("input": "x", "text": {"format": {"type": "json_schema"}})", "text.format",
+            "a schema");
+  ExpectBad(R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n",
+               "schema": {"oneOf": []}}})",
+            "text.format.schema", "oneOf");
+  ExpectBad(R"("input": "x", "text": {"format": {"type": "grammar"}})", "text.format.type",
+            "\"text\"");
+}
+
+TEST(ResponsesRequestTest, WhatCannotBeDoneIsRefused) {
+  for (const char* name : {"previous_response_id", "conversation", "prompt", "max_tool_calls",
+                           "messages", "response_format", "reasoning_effort", "max_tokens", "n"}) {
+    ExpectBad(std::string(R"("input": "x", ")") + name + "\": 1", name, "");
+  }
+  ExpectBad(R"("input": "x", "store": true)", "store", "nothing is kept here");
+  ExpectBad(R"("input": "x", "background": true)", "background", "nothing is kept here");
+  ExpectBad(R"("input": "x", "truncation": "auto")", "truncation", "refused");
+  ExpectBad(R"("input": "x", "top_logprobs": 2)", "top_logprobs", "chat completions");
+  ExpectBad(R"("input": "x", "include": ["web_search_call.results"])", "include", "reasoning");
+  ExpectBad(R"("input": "x", "text": {"verbosity": "low"})", "text.verbosity", "instructions");
+}
+
+}  // namespace
+}  // namespace deltafin
