@@ -130,9 +130,9 @@ void Run(size_t number) {
   double test_seconds = 0;
   GpuVerdict verdict;
   test_seconds = Seconds([&] { verdict = TestGpu(gpu, MakeCpuDevice(pool), pool); });
-  std::printf("%s, %s: %s%s, exact %d, self-test %.2f s\n", gpu.info().name.c_str(),
+  std::printf("%s, %s: %s%s, subnormals %d, self-test %.2f s\n", gpu.info().name.c_str(),
               gpu.info().driver.c_str(), verdict.arithmetic.c_str(), verdict.problem.c_str(),
-              verdict.exact, test_seconds);
+              !verdict.flushes_subnormals, test_seconds);
   for (const GpuArithmetic arithmetic :
        {GpuArithmetic::kControls, GpuArithmetic::kFused, GpuArithmetic::kEmulated}) {
     const GpuArithmetic chosen = gpu.arithmetic();

@@ -121,7 +121,8 @@ void EngineImpl::MakeDevice() {
   gpu_expert_bytes_ = gpu_.weight_bytes - spine_bytes;
   auto device = std::make_unique<VulkanDevice>(
       *gpu_.gpu, std::move(device_), *pool_,
-      VulkanDeviceOptions{spine_bytes, gpu_expert_bytes_, options_.on_notice});
+      VulkanDeviceOptions{spine_bytes, gpu_expert_bytes_, options_.on_notice,
+                          gpu_.verdict.flushes_subnormals});
   gpu_device_ = device.get();
   plan_.spine.keeper = device.get();
   device_ = std::move(device);
@@ -231,11 +232,8 @@ std::string EngineImpl::DescribeSpine() const {
 }
 
 std::string EngineImpl::DescribeGpu() const {
-  return format("GPU: {} of its memory for weights; {}", Bytes(gpu_.weight_bytes),
-                gpu_.verdict.exact
-                    ? format("the CPU's bits ({})", gpu_.verdict.arithmetic)
-                    : "it takes values below 2^-126 for zero, so that the last bits of an answer "
-                      "may differ from the CPU's");
+  return format("GPU: {} of its memory for weights; the CPU's bits ({})", Bytes(gpu_.weight_bytes),
+                gpu_.verdict.arithmetic);
 }
 
 std::string EngineImpl::DescribeContext() const {

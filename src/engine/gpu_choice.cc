@@ -107,7 +107,7 @@ GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes) {
     throw Error(error.code(), format("--device gpu: {}", error.what()));
   }
   const GpuInfo& info = choice.gpu->info();
-  if (is_auto && (info.shares_ram || !choice.verdict.exact)) return {};
+  if (is_auto && info.shares_ram) return {};
   choice.weight_bytes = info.shares_ram ? std::min(choice.gpu->FreeBytes(), ram_bytes / kSharedPart)
                                         : FreeForWeights(*choice.gpu);
   if (options.gpu_bytes != 0) {
@@ -157,10 +157,7 @@ std::vector<ComputeDevice> ListDevices(std::string* note) {
           const GpuVerdict verdict = Open(instance, i).verdict;
           device.usable = verdict.problem.empty();
           device.verdict = verdict.problem;
-          if (device.usable) {
-            device.verdict = format("{}: {}", verdict.exact ? "exact" : "not exact below 2^-126",
-                                    verdict.arithmetic);
-          }
+          if (device.usable) device.verdict = "exact: " + verdict.arithmetic;
         } catch (const Error& error) {
           device.verdict = error.what();
         }

@@ -416,7 +416,7 @@ void GpuCommands::CopiesBeforeWork() {
 void GpuCommands::Product(WeightFormat weights, const ProductJob& job) {
   const ProductShape& shape = ShapeFor(job.n);
   const uint32_t positions = shape.positions;
-  const uint32_t rows = kSets * shape.rows;
+  const uint32_t rows = kSets * (gpu_->arithmetic() == GpuArithmetic::kEmulated ? 1 : shape.rows);
   const VkPipeline pipeline = gpu_->PipelineOf(
       format("product_{}_{}_{}", FormatName(weights), positions, gpu_->ArithmeticSuffix()));
   const VulkanApi& api = gpu_->api_;

@@ -1,6 +1,7 @@
 #include "device/vulkan/held_weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "device/vulkan/lane_layout.h"
@@ -84,6 +85,17 @@ const GpuBuffer* HeldWeights::Take(uint64_t bytes, uint64_t* offset) {
   return &chunks_.back();
 }
 
+int WeightStaging::Quantum(const Matrix& w) {
+  std::atomic<int> least = 1000;
+  pool_.ParallelFor(w.rows, kRowsOfATask, [&](int64_t begin, int64_t end) {
+    const int quantum = QuantumOf(w, begin, end - begin);
+    int seen = least.load(std::memory_order_relaxed);
+    while (quantum < seen && !least.compare_exchange_weak(seen, quantum)) {
+    }
+  });
+  return least;
+}
+
 const HeldMatrix* HeldWeights::Add(const Matrix& w) {
   const int64_t row_bytes = LaidOutRowBytes(w.format, w.cols);
   const uint64_t rows = RoundUp(static_cast<uint64_t>(w.rows * row_bytes), 64);
@@ -94,7 +106,8 @@ const HeldMatrix* HeldWeights::Add(const Matrix& w) {
   if (buffer == nullptr) return nullptr;
   staging_.Write(w, *buffer, offset);
   const VkDeviceAddress address = buffer->address() + offset;
-  return &held_.emplace(w.id, HeldMatrix{address, int8 ? address + rows : 0}).first->second;
+  const HeldMatrix held{address, int8 ? address + rows : 0, staging_.Quantum(w)};
+  return &held_.emplace(w.id, held).first->second;
 }
 
 void HeldWeights::Forget() {

@@ -15,6 +15,7 @@ namespace deltafin {
 struct HeldMatrix {
   VkDeviceAddress weights = 0;  // as lane_layout.h says
   VkDeviceAddress scales = 0;   // int8: float[rows]
+  int quantum = 0;              // as lane_layout.h says
 };
 
 // What weights take on their way to the GPU: two pieces, of which one is filled while the other is
@@ -27,6 +28,8 @@ class WeightStaging {
   // 64 bytes. Work that is submitted later finds it there; `w` is no longer needed after the call.
   // Throws GpuLost, Error(kOutOfMemory).
   void Write(const Matrix& w, const GpuBuffer& to, uint64_t offset);
+  // Of the whole matrix.
+  int Quantum(const Matrix& w);
 
  private:
   struct Piece {

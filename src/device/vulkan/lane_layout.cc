@@ -52,7 +52,56 @@ void LayOutRow(const std::byte* row, int64_t row_bytes, const std::byte* scales,
 constexpr int64_t kInputBlock = 128;
 constexpr int64_t kInputSteps = kInputBlock / kLanes;
 
+// Of floats given by their upper 16 bits (which hold the exponent) and whether they are zero.
+constexpr uint32_t kMostExponent = 0x7f80;
+
+// The least exponent field of the values that are not zero; kMostExponent >> 7 when all are.
+template <class Bits>
+uint32_t LeastExponent(const std::byte* from, int64_t count) {
+  constexpr int kShift = 8 * static_cast<int>(sizeof(Bits)) - 9;  // 23 or 7
+  constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  Bits least = static_cast<Bits>(Bits{kMostExponent >> 7} << kShift);
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, from + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+    bits &= kMagnitude;
+    const Bits other = bits == 0 ? least : bits;
+    least = other < least ? other : least;
+  }
+  return static_cast<uint32_t>(least >> kShift);
+}
+
+// `fraction_bits` of each value.
+int QuantumOfExponent(uint32_t least, int fraction_bits) {
+  return least == 0 ? kNoQuantum : static_cast<int>(least) - 127 - fraction_bits;
+}
+
 }  // namespace
+
+int QuantumOf(const float* x, int64_t count) noexcept {
+  return QuantumOfExponent(LeastExponent<uint32_t>(reinterpret_cast<const std::byte*>(x), count),
+                           23);
+}
+
+int QuantumOf(const Matrix& w, int64_t first_row, int64_t rows) noexcept {
+  const std::byte* const from = w.data + first_row * w.row_bytes();
+  switch (w.format) {
+    case WeightFormat::kF32:
+      return QuantumOfExponent(LeastExponent<uint32_t>(from, rows * w.cols), 23);
+    case WeightFormat::kBf16:
+      return QuantumOfExponent(LeastExponent<uint16_t>(from, rows * w.cols), 7);
+    case WeightFormat::kInt8:
+      return std::min(
+          0, QuantumOfExponent(LeastExponent<uint32_t>(w.scales + first_row * 4, rows), 0));
+    case WeightFormat::kMxfp4: {
+      const std::byte* const scales = w.scales + first_row * (w.cols / 32);
+      const auto least =
+          std::to_integer<int>(*std::min_element(scales, scales + rows * (w.cols / 32)));
+      return least == 0 ? kNoQuantum : std::min(0, least - 127) - 1;
+    }
+  }
+  return kNoQuantum;
+}
 
 int64_t LaidOutInputFloats(int64_t cols) {
   return (cols + kInputBlock - 1) / kInputBlock * kInputBlock;

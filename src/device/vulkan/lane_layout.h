@@ -23,6 +23,14 @@ int64_t LaidOutRowBytes(WeightFormat format, int64_t cols);
 // Rows [first_row, first_row + rows) of a matrix, without the scales of int8.
 void LayOutRows(const Matrix& w, int64_t first_row, int64_t rows, std::byte* to) noexcept;
 
+// A q such that every element of a matrix, and for int8 and MXFP4 every product with its scale, is
+// a multiple of 2^q; hence nothing that is a sum of products with multiples of 2^p lies between 0
+// and 2^(p + q). kNoQuantum where that is of no use: subnormals.
+inline constexpr int kNoQuantum = -100'000;
+int QuantumOf(const Matrix& w, int64_t first_row, int64_t rows) noexcept;
+// The same for activations.
+int QuantumOf(const float* x, int64_t count) noexcept;
+
 // Floats of a row of activations.
 int64_t LaidOutInputFloats(int64_t cols);
 void LayOutInput(WeightFormat format, const float* x, int64_t cols, float* to) noexcept;

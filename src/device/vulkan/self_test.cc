@@ -147,8 +147,8 @@ GpuVerdict TestGpu(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool) {
       const ArithmeticResult result = TestArithmetic(gpu);
       if (!result.normals || (best && !result.subnormals)) continue;
       best = candidate;
-      verdict.exact = result.subnormals;
-      if (verdict.exact) break;
+      verdict.flushes_subnormals = !result.subnormals;
+      if (result.subnormals) break;
     }
     if (!best) {
       verdict.problem = "its arithmetic is not IEEE, and it has no double precision to make up";
@@ -156,6 +156,9 @@ GpuVerdict TestGpu(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool) {
     }
     gpu.SetArithmetic(*best);
     verdict.arithmetic = ArithmeticName(*best);
+    if (verdict.flushes_subnormals) {
+      verdict.arithmetic += "; products that could meet subnormals are the CPU's";
+    }
     verdict.problem = TestProducts(gpu, std::move(host), pool);
   } catch (const Error& error) {
     verdict.problem = error.what();

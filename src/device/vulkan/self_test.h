@@ -11,11 +11,9 @@
 namespace deltafin {
 
 struct GpuVerdict {
-  std::string problem;  // why it cannot be used; "" when it can
-  // The bits of every result are the CPU's. If not, only values below 2^-126 differ: the GPU takes
-  // them for zero.
-  bool exact = false;
-  std::string arithmetic;  // for people: "fused multiply-add"
+  std::string problem;              // why it cannot be used; "" when it can
+  bool flushes_subnormals = false;  // takes values below 2^-126 for zero
+  std::string arithmetic;           // for people: "fused multiply-add"
 };
 
 // Whether fused multiply-adds, sums and products have the CPU's bits, with the arithmetic that the

@@ -15,7 +15,7 @@ constexpr uint64_t kInputBytes = uint64_t{16} << 20;
 constexpr uint64_t kResultBytes = uint64_t{32} << 20;
 constexpr uint64_t kAlignment = 64;
 // So much work is worth handing over at once: the GPU begins while the rest is recorded.
-constexpr uint64_t kKickBytes = uint64_t{32} << 20;
+constexpr uint64_t kKickBytes = uint64_t{256} << 20;
 // Results from this size on are copied by several threads.
 constexpr int64_t kParallelFloats = 1 << 18;
 
@@ -31,6 +31,7 @@ VulkanDevice::VulkanDevice(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& p
       host_(std::move(host)),
       pool_(pool),
       on_notice_(std::move(options.on_notice)),
+      flushes_subnormals_(options.flushes_subnormals),
       staging_(gpu, pool),
       spine_(gpu, staging_, options.spine_bytes),
       experts_(gpu, staging_, options.expert_bytes) {}
@@ -66,6 +67,7 @@ void VulkanDevice::MatMul(const Matrix& w, const float* x, float* y, int64_t y_s
   const HeldMatrix* held = nullptr;
   try {
     held = most > 0 ? Place(w) : nullptr;
+    if (held != nullptr && !IsSafe(*held, x, n * w.cols)) held = nullptr;
     for (int64_t p = 0; p < n && held != nullptr && !is_lost_; p += most) {
       const int64_t some = std::min(most, n - p);
       const bool fits = to_gpu_used_ + Aligned(some * input_floats) <= kInputBytes &&
@@ -78,6 +80,17 @@ void VulkanDevice::MatMul(const Matrix& w, const float* x, float* y, int64_t y_s
     Lose(error.what());
   }
   if (held == nullptr || is_lost_) HostMatMul(w, x, y, y_stride, n);
+}
+
+bool VulkanDevice::IsSafe(const HeldMatrix& held, const float* x, int64_t floats) {
+  constexpr int kLeastNormal = -126;
+  if (!flushes_subnormals_) return true;
+  if (checked_x_ != x || checked_floats_ != floats) {
+    checked_quantum_ = QuantumOf(x, floats);
+    checked_x_ = x;
+    checked_floats_ = floats;
+  }
+  return checked_quantum_ + std::min(held.quantum, 0) >= kLeastNormal;
 }
 
 void VulkanDevice::Record(const Matrix& w, const HeldMatrix& held, const float* x, float* y,
@@ -140,6 +153,7 @@ void VulkanDevice::Kick() {
 }
 
 void VulkanDevice::Settle() {
+  checked_x_ = nullptr;
   if (products_.empty()) return;
   try {
     Kick();
@@ -169,6 +183,7 @@ void VulkanDevice::StoreResults() {
 void VulkanDevice::ForgetRecords() {
   products_.clear();
   inputs_.clear();
+  checked_x_ = nullptr;
   to_gpu_used_ = 0;
   from_gpu_used_ = 0;
 }
@@ -205,6 +220,7 @@ void VulkanDevice::HostMatMul(const Matrix& w, const float* x, float* y, int64_t
   }
   // What y holds now is no input that was recorded before.
   const float* const end = y + (n - 1) * y_stride + w.rows;
+  checked_x_ = nullptr;
   std::erase_if(inputs_, [&](const Input& input) {
     return input.x < end && y < input.x + input.n * input.cols;
   });

@@ -26,6 +26,8 @@ struct VulkanDeviceOptions {
   uint64_t spine_bytes = 0;   // of the GPU's memory, for weights with ordinary ids
   uint64_t expert_bytes = 0;  // for weights whose id says that they are an expert's
   std::function<void(const std::string&)> on_notice;  // a line for people; may be null
+  // The GPU takes subnormals for zero: products that could meet one are the host's.
+  bool flushes_subnormals = false;
 };
 
 class VulkanDevice final : public Device, public WeightKeeper {
@@ -120,6 +122,8 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void Record(const Matrix& w, const HeldMatrix& held, const float* x, float* y, int64_t y_stride,
               int64_t n);
   VkDeviceAddress RecordInput(WeightFormat weights, const float* x, int64_t cols, int64_t n);
+  // Whether the GPU has the host's bits for this product: no operand or sum can be subnormal.
+  bool IsSafe(const HeldMatrix& held, const float* x, int64_t floats);
   // Hands over what was recorded, without waiting.
   void Kick();
 
@@ -148,6 +152,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   std::unique_ptr<Device> host_;
   ThreadPool& pool_;
   const std::function<void(const std::string&)> on_notice_;
+  const bool flushes_subnormals_;
   WeightOrigin* origin_ = nullptr;
   WeightOrigin* expert_origin_ = nullptr;
   WeightStaging staging_;
@@ -162,6 +167,9 @@ class VulkanDevice final : public Device, public WeightKeeper {
   uint64_t commands_bytes_ = 0;          // of weights that they read
   uint64_t last_ticket_ = 0;
   std::vector<Input> inputs_;
+  const float* checked_x_ = nullptr;  // the last activations that IsSafe looked at
+  int64_t checked_floats_ = 0;
+  int checked_quantum_ = 0;
   std::vector<Product> products_;
   std::vector<GpuExpert> gpu_experts_;
   std::vector<ExpertTask> host_tasks_;

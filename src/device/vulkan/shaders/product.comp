@@ -10,6 +10,13 @@
 #extension GL_GOOGLE_include_directive : require
 #include "arithmetic.glsl"
 
+// A software driver's compiler takes seconds for what would come of it.
+#ifdef EMULATE_FMA
+#define UNROLL [[dont_unroll]]
+#else
+#define UNROLL [[unroll]]
+#endif
+
 const uint kLanes = 16;
 const uint kSets = 8;
 layout(local_size_x = 128) in;
@@ -66,24 +73,24 @@ float Scale(uint byte) { return uintBitsToFloat(byte == 0u ? 1u << 22 : byte << 
 void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
   uvec4 words[ROWS];
   uvec4 scale_words[ROWS];
-  [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+  UNROLL for (uint r = 0; r < ROWS; ++r) {
     words[r] = weights.at[first_word[r] + block * 17 + lane];
     scale_words[r] = weights.at[first_word[r] + block * 17 + 16];
   }
-  [[unroll]] for (uint step = 0; step < kSteps; ++step) {
+  UNROLL for (uint step = 0; step < kSteps; ++step) {
     if (step >= steps) break;
     uint quad = (block * kSteps + step) * 32 + lane * 2;
     float c[ROWS][8];
     float scale[ROWS];
-    [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+    UNROLL for (uint r = 0; r < ROWS; ++r) {
       uint word = words[r][step];
-      [[unroll]] for (uint j = 0; j < 8; ++j) c[r][j] = codes[word >> (4 * j) & 15u];
+      UNROLL for (uint j = 0; j < 8; ++j) c[r][j] = codes[word >> (4 * j) & 15u];
       scale[r] = Scale(scale_words[r][step] >> (8 * (lane >> 2)) & 255u);
     }
-    [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
+    UNROLL for (uint p = 0; p < POSITIONS; ++p) {
       vec4 low = x.at[x_row[p] + quad];
       vec4 high = x.at[x_row[p] + quad + 1];
-      [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+      UNROLL for (uint r = 0; r < ROWS; ++r) {
         precise float product = c[r][0] * low.x;
         product = Fma(c[r][1], low.y, product);
         product = Fma(c[r][2], low.z, product);
@@ -101,23 +108,23 @@ void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_r
 // The first `steps` steps of a block.
 void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
   uvec4 words[ROWS];
-  [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+  UNROLL for (uint r = 0; r < ROWS; ++r) {
     words[r] = weights.at[first_word[r] + block * kLanes + lane];
   }
-  [[unroll]] for (uint first = 0; first < kSteps; first += 4) {
+  UNROLL for (uint first = 0; first < kSteps; first += 4) {
     if (first >= steps) break;
     // Four steps of the lane: activations come in blocks of 128 columns, eight steps to a lane.
     uint step = block * kSteps + first;
     uint quad = step / 8 * 32 + lane * 2 + step / 4 % 2;
     float w[ROWS][4];
-    [[unroll]] for (uint r = 0; r < ROWS; ++r) {
-      [[unroll]] for (uint j = 0; j < 4; ++j) w[r][j] = Weight(words[r], first + j);
+    UNROLL for (uint r = 0; r < ROWS; ++r) {
+      UNROLL for (uint j = 0; j < 4; ++j) w[r][j] = Weight(words[r], first + j);
     }
-    [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
+    UNROLL for (uint p = 0; p < POSITIONS; ++p) {
       vec4 value = x.at[x_row[p] + quad];
-      [[unroll]] for (uint j = 0; j < 4; ++j) {
+      UNROLL for (uint j = 0; j < 4; ++j) {
         if (first + j >= steps) break;
-        [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+        UNROLL for (uint r = 0; r < ROWS; ++r) {
           sums[r][p] = Fma(w[r][j], value[j], sums[r][p]);
         }
       }
@@ -150,14 +157,14 @@ void main() {
 
   uint first_word[ROWS];
   uint x_row[POSITIONS];
-  [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+  UNROLL for (uint r = 0; r < ROWS; ++r) {
     first_word[r] = min(first_row + r * kSets + set, rows - 1) * blocks * kBlockWords;
   }
-  [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
+  UNROLL for (uint p = 0; p < POSITIONS; ++p) {
     x_row[p] = min(first_position + p, n - 1) * x_quads;
   }
-  [[unroll]] for (uint r = 0; r < ROWS; ++r) {
-    [[unroll]] for (uint p = 0; p < POSITIONS; ++p) sums[r][p] = 0.0;
+  UNROLL for (uint r = 0; r < ROWS; ++r) {
+    UNROLL for (uint p = 0; p < POSITIONS; ++p) sums[r][p] = 0.0;
   }
 
   // A last block whose columns do not fill it has fewer steps; within a step, zeros fill up.
@@ -165,8 +172,8 @@ void main() {
   for (uint block = 0; block < full; ++block) AddBlock(block, kSteps, lane, first_word, x_row);
   if (full < blocks) AddBlock(full, all_steps - full * kSteps, lane, first_word, x_row);
 
-  [[unroll]] for (uint r = 0; r < ROWS; ++r) {
-    [[unroll]] for (uint p = 0; p < POSITIONS; ++p) {
+  UNROLL for (uint r = 0; r < ROWS; ++r) {
+    UNROLL for (uint p = 0; p < POSITIONS; ++p) {
       partial[(r * kSets + set) * POSITIONS + p][lane] = sums[r][p];
     }
   }
@@ -175,8 +182,8 @@ void main() {
     uint row = first_row + i / POSITIONS;
     uint position = first_position + i % POSITIONS;
     precise float a[8];
-    [[unroll]] for (uint j = 0; j < 8; ++j) a[j] = partial[i][j] + partial[i][j + 8];
-    [[unroll]] for (uint j = 0; j < 4; ++j) a[j] = a[j] + a[j + 4];
+    UNROLL for (uint j = 0; j < 8; ++j) a[j] = partial[i][j] + partial[i][j + 8];
+    UNROLL for (uint j = 0; j < 4; ++j) a[j] = a[j] + a[j + 4];
     precise float first = a[0] + a[2];
     precise float second = a[1] + a[3];
     precise float result = first + second;
