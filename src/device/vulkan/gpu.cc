@@ -416,7 +416,10 @@ void GpuCommands::CopiesBeforeWork() {
 void GpuCommands::Product(WeightFormat weights, const ProductJob& job) {
   const ProductShape& shape = ShapeFor(job.n);
   const uint32_t positions = shape.positions;
-  const uint32_t rows = kSets * (gpu_->arithmetic() == GpuArithmetic::kEmulated ? 1 : shape.rows);
+  const bool emulated = gpu_->arithmetic() == GpuArithmetic::kEmulated;
+  const uint32_t set_rows =
+      weights == WeightFormat::kMxfp4 ? DELTAFIN_PRODUCT_ROWS_MXFP4 : shape.rows;
+  const uint32_t rows = kSets * (emulated ? 1 : set_rows);
   const VkPipeline pipeline = gpu_->PipelineOf(
       format("product_{}_{}_{}", FormatName(weights), positions, gpu_->ArithmeticSuffix()));
   const VulkanApi& api = gpu_->api_;
