@@ -18,11 +18,12 @@ LAYERS = {
     "src/io": ["src/base"],
     "src/device": ["src/base"],
     "src/device/cpu": ["src/base", "src/device"],
+    "src/device/vulkan": ["src/base", "src/device"],
     "src/text": ["src/base", "src/io"],
     "src/store": ["src/base", "src/io", "src/device"],
     "src/model": ["src/base", "src/io", "src/device", "src/store"],
-    "src/engine": ["src/base", "src/io", "src/device", "src/device/cpu", "src/store", "src/model",
-                   "src/text"],
+    "src/engine": ["src/base", "src/io", "src/device", "src/device/cpu", "src/device/vulkan",
+                   "src/store", "src/model", "src/text"],
     "src/server": ["src/base", "src/io"],
     "src/hub": ["src/base", "src/io", "src/store"],
     "apps": ["src/server", "src/hub"],
@@ -32,7 +33,7 @@ LAYERS = {
 CROSSING = ["tests", "fuzz", "bench"]
 
 # Tests beside the code may also include the backend that they run on, and tests' own headers.
-TEST_EXTRA = ["src/device/cpu", "tests"]
+TEST_EXTRA = ["src/device/cpu", "src/device/vulkan", "tests"]
 
 # Third-party header (a name, or a folder and what lies in it) -> the only folder that includes it.
 # The longest entry counts.
@@ -48,6 +49,8 @@ THIRD_PARTY = {
     "CLI": "apps",
     "curl": "src/hub",
     "histedit.h": "apps",
+    "vulkan": "src/device/vulkan",
+    "dlfcn.h": "src/device/vulkan",
     # Kernels are compiled once per instruction set: an inline function that a C++ header brings
     # along would exist in several forms, of which the linker keeps any one.
     "stdint.h": "src/device/cpu",

@@ -216,7 +216,10 @@ class Run(unittest.TestCase):
             (("run", "--prompt", "a", "--ram", "lots"), "--ram"),
             (("run", "--prompt", "a", "--ram", "1M"), "at least"),
             (("run", "--prompt", "a", "--cache", "f16"), "--cache"),
-            (("run", "--prompt", "a", "--device", "gpu"), "--device"),
+            (("run", "--prompt", "a", "--device", "gpu:99"), "gpu:99"),
+            (("run", "--prompt", "a", "--device", "gpu:x"), "gpu:x"),
+            (("run", "--prompt", "a", "--device", "tpu"), "--device"),
+            (("run", "--prompt", "a", "--gpu-ram", "lots"), "--gpu-ram"),
             (("run", "--prompt", "a", "--spine", "int4"), "--spine"),
             (("run", "--prompt", "a", "--preload", "maybe"), "--preload"),
             (("run", "--prompt", "a", "--pin-layers", "-2"), "--pin-layers"),
@@ -256,6 +259,32 @@ class Run(unittest.TestCase):
                 self.assertTrue(last.startswith("deltafin: "), last)
                 self.assertIn(expected, last)
 
+    def test_computes_with_a_gpu_what_the_cpu_computes(self):
+        args = ("run", "--prompt", PROMPTS[0]["text"], "--max-new", "8", "--ignore-stop")
+        plain = run_json(*args, "--device", "cpu")
+        for name in ("gpu", "mps"):  # the software driver of the tests' packages
+            done = run(*args, "--json", env={"K3_DEV": name})
+            self.assertEqual(json.loads(done.stdout)["ids"], plain["ids"])
+            self.assertIn(b"on the GPU", done.stderr)
+        self.assertNotIn(b"on the GPU", run(*args).stderr)  # auto wants a real one
+
+    def test_lists_devices_and_says_why_there_is_no_gpu(self):
+        devices = run_json("info", "--devices")["devices"]
+        self.assertEqual(devices[0]["device"], "cpu")
+        self.assertEqual(devices[1]["device"], "gpu:0")
+        self.assertTrue(any(d["usable"] for d in devices[1:]), devices)
+        self.assertIn(b"exact", run("info", "--devices").stdout)
+        nothing = {"VK_ICD_FILENAMES": "/nowhere.json", "VK_DRIVER_FILES": "/nowhere.json"}
+        done = run("info", "--devices", env=nothing)
+        self.assertIn(b"Vulkan", done.stderr)
+        self.assertIn(b"cpu", done.stdout)
+        done = run("run", "--prompt", "a", "--device", "gpu", env=nothing, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stdout, b"")
+        last = done.stderr.decode().strip().splitlines()[-1]
+        self.assertTrue(last.startswith("deltafin: --device gpu: "), last)
+        run("run", "--prompt", "a", "--max-new", "1", "--device", "auto", env=nothing)
+
     def test_wrong_flags_exit_2_and_help_exits_0(self):
         for args in ((), ("fly",), ("run", "--no-such-flag"), ("run", "x", "--max-new", "-1"),
                      ("bench", "spec", "--preload", "on"), ("info", "--preload", "on"),
@@ -267,13 +296,13 @@ class Run(unittest.TestCase):
 
     def test_environment_names_are_defaults_of_flags(self):
         args = ("run", "--prompt", "a", "--max-new", "1")
-        self.assertNotEqual(run(*args, env={"K3_DEV": "mps"}, check=False).returncode, 0)
+        self.assertIn(b"--device", run(*args, env={"K3_DEV": "x"}, check=False).stderr)
         self.assertNotEqual(run(*args, env={"K3_RAM_GB": "x"}, check=False).returncode, 0)
         self.assertIn(b"--prefetch", run(*args, env={"K3_PREFETCH": "x"}, check=False).stderr)
         run(*args, env={"K3_PREFETCH": "off"})
         self.assertIn(b"--ram", run(*args, env={"K3_RAM_GB": "1"}).stderr)
         self.assertIn(b"K3_TEMPLATES", run(*args, env={"K3_TEMPLATES": "1"}).stderr)
-        run(*args, "--device", "cpu", env={"K3_DEV": "mps"})  # the flag wins
+        run(*args, "--device", "cpu", env={"K3_DEV": "x"})  # the flag wins
         self.assertIn(b"--pin-layers", run(*args, env={"K3_PIN_LAYERS": "x"}, check=False).stderr)
         self.assertIn(b"--preload", run(*args, env={"K3_PRELOAD": "x"}, check=False).stderr)
         plain = run_json(*args)

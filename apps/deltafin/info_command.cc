@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "command_line.h"
+#include "deltafin/devices.h"
 #include "deltafin/json.h"
 #include "environment.h"
 #include "model_options.h"
@@ -14,6 +15,7 @@ struct InfoOptions {
   ModelOptions model;
   bool json = false;
   bool plan = false;
+  bool devices = false;
 };
 
 double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024 * 1024); }
@@ -74,6 +76,35 @@ void PrintTable(const Engine& engine) {
   PrintPlan(engine);
 }
 
+void PrintDevices(bool json) {
+  std::string note;
+  const std::vector<ComputeDevice> devices = ListDevices(&note);
+  if (!note.empty()) std::cerr << note << "\n";
+  if (json) {
+    Json list = Json::array();
+    for (const ComputeDevice& device : devices) {
+      list.push_back({{"device", device.flag},
+                      {"name", device.name},
+                      {"features", device.features},
+                      {"memory_bytes", device.memory_bytes},
+                      {"free_bytes", device.free_bytes},
+                      {"usable", device.usable},
+                      {"self_test", device.verdict}});
+    }
+    std::cout << Json{{"devices", list}}.dump() << "\n";
+    return;
+  }
+  for (const ComputeDevice& device : devices) {
+    std::printf("%-6s %s\n       %s\n", device.flag.c_str(), device.name.c_str(),
+                device.features.c_str());
+    if (device.memory_bytes > 0) {
+      std::printf("       %.1f GiB of memory, %.1f free\n", Gib(device.memory_bytes),
+                  Gib(device.free_bytes));
+    }
+    std::printf("       %s%s\n", device.usable ? "" : "cannot be used: ", device.verdict.c_str());
+  }
+}
+
 }  // namespace
 
 void AddInfoCommand(CLI::App& app, int* status) {
@@ -82,7 +113,16 @@ void AddInfoCommand(CLI::App& app, int* status) {
   AddModelOptions(*command, &options->model);
   CLI::Option* json = command->add_flag("--json", options->json, "One JSON object");
   command->add_flag("--plan", options->plan, "Only the memory plan")->excludes(json);
+  command
+      ->add_flag("--devices", options->devices,
+                 "What this machine can compute with, each tested; no model is needed")
+      ->excludes("--plan");
   command->callback([options, status] {
+    if (options->devices) {
+      PrintDevices(options->json);
+      *status = 0;
+      return;
+    }
     for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
     const auto engine = Engine::Open(ToEngineOptions(options->model));
     if (options->json) {

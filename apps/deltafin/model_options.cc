@@ -56,14 +56,25 @@ int64_t ParsePinLayers(const std::string& text) {
               "--pin-layers: expected auto or a number of layers, got \"" + text + "\"");
 }
 
-void CheckDevice(const std::string& text) {
-  if (text == "auto" || text == "cpu") return;
-  const bool gpu = text == "mps" || text == "cuda" || text.starts_with("gpu");
-  if (gpu) {
-    throw Error(ErrorCode::kUnsupported,
-                "--device " + text + ": this version computes on the CPU only; use auto or cpu");
+// Settings for other programs of this kind say mps and cuda.
+void ParseDevice(const std::string& text, EngineOptions* engine) {
+  engine->device = DeviceChoice::kGpu;
+  if (text == "auto") {
+    engine->device = DeviceChoice::kAuto;
+  } else if (text == "cpu") {
+    engine->device = DeviceChoice::kCpu;
+  } else if (text.starts_with("gpu:")) {
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + 4, end, engine->gpu_number);
+    if (error == std::errc() && stop == end && engine->gpu_number >= 0) return;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "--device: expected gpu:N with a number that deltafin info --devices lists, got \"" + text +
+            "\"");
+  } else if (text != "gpu" && text != "mps" && text != "cuda") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--device: expected auto, cpu, gpu or gpu:N, got \"" + text + "\"");
   }
-  throw Error(ErrorCode::kInvalidArgument, "--device: expected auto or cpu, got \"" + text + "\"");
 }
 
 }  // namespace
@@ -152,9 +163,18 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
   command.add_option("--threads", options->threads, "Compute threads (default: all processors)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
-  command.add_option("--device", options->device, "auto or cpu (K3_DEV)")
+  command
+      .add_option("--device", options->device,
+                  "cpu, gpu, gpu:N (deltafin info --devices) or auto: a GPU with memory of its own "
+                  "that computes what the CPU computes, if there is one (K3_DEV)")
       ->type_name("NAME")
       ->envname("K3_DEV");
+  command
+      .add_option(
+          "--gpu-ram", options->gpu_ram,
+          "Memory of the GPU that weights may take, e.g. 20G (default: what is free, less 2 "
+          "GiB or a tenth)")
+      ->type_name("SIZE");
   command
       .add_option(
           "--spine", options->spine,
@@ -230,7 +250,8 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   engine.profile = options.profile || (!profile.empty() && profile != "0");
   engine.on_notice = [](const std::string& notice) { std::cerr << notice + "\n"; };
   ParseSwitch("--preload", options.preload);
-  CheckDevice(options.device);
+  ParseDevice(options.device, &engine);
+  if (!options.gpu_ram.empty()) engine.gpu_bytes = ParseBytes("--gpu-ram", options.gpu_ram);
   if (!options.ram.empty()) {
     engine.ram_bytes = ParseBytes("--ram", options.ram);
   } else if (const std::string gb = Environment("K3_RAM_GB"); !gb.empty()) {

@@ -19,6 +19,7 @@ struct ModelOptions {
   std::string context_in_ram;
   std::string spill_dir;
   std::string device = "auto";
+  std::string gpu_ram;
   std::string spine = "auto";
   std::string numerics;  // "": as K3_APPROX says
   std::string prefetch = "auto";

@@ -50,7 +50,10 @@ struct EngineOptions {
   // Fetches what the folder does not have (MakeHubSource); null: that is an error when it is
   // needed.
   std::shared_ptr<RangeSource> source = nullptr;
-  std::string cpu_isa;  // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
+  DeviceChoice device = DeviceChoice::kCpu;
+  int gpu_number = -1;     // kGpu: as ListDevices numbers them; -1: the best
+  uint64_t gpu_bytes = 0;  // of its memory, for weights; 0: what is free, less a reserve
+  std::string cpu_isa;     // "": the best; "plain", "avx2", "avx512", "neon" for comparisons
 };
 
 // A row of the memory plan.

@@ -17,6 +17,13 @@ enum class SpineFormat : uint8_t {
   kInt8,  // converted (convert.h): half the bytes, other results
 };
 
+// What computes. Never changes a result where the GPU passed the self-test as exact.
+enum class DeviceChoice : uint8_t {
+  kAuto,  // a GPU with memory of its own that passes the self-test and holds weights, else the CPU
+  kCpu,
+  kGpu,  // and the CPU for what does not fit
+};
+
 enum class Numerics : uint8_t {
   kExact,   // docs/numerics.md
   kApprox,  // other arithmetic where it is measurably faster; on a CPU it is not (docs/decoding.md)

@@ -13,7 +13,10 @@ enum class WeightFormat : uint8_t {
   kMxfp4,  // E2M1 codes, two per byte (low nibble first), one E8M0 scale byte per 32 columns
 };
 
-// A row-major [rows, cols] weight, y = W x. `data` needs no alignment. Does not own.
+// A row-major [rows, cols] weight, y = W x. `data` needs no alignment. Does not own. An `id` other
+// than 0 names the values: whatever has the same id is the same matrix, wherever it lies, so that a
+// device may keep a copy; `data` and `scales` may be null for a device that holds it
+// (weight_keeper.h).
 //   kF32:   cols * 4 bytes a row          kBf16: cols * 2 bytes a row
 //   kInt8:  cols bytes a row;             scales: float[rows]
 //   kMxfp4: cols / 2 bytes a row;         scales: uint8_t[rows][cols / 32]; cols % 32 == 0
@@ -23,6 +26,7 @@ struct Matrix {
   int64_t cols = 0;
   const std::byte* data = nullptr;
   const std::byte* scales = nullptr;
+  uint64_t id = 0;
 
   // Bytes of one row in `data` (without scales).
   int64_t row_bytes() const {

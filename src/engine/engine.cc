@@ -84,14 +84,16 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   ChooseDraftSize();
   int read_threads = 0;
   for (const DiskReads& disk : disks_) read_threads += disk.options.depth;
+  gpu_ = ChooseGpu(options_,
+                   options_.ram_bytes != 0 ? options_.ram_bytes : ReadMemoryLimits().limit_bytes);
   const std::optional<CacheSpillOptions> spill = ChooseCacheSpill(c, options_, threads);
   plan_ = PlanEngine(*checkpoint_, spine, options_, threads + read_threads, threads, spill,
-                     Speculation::Bytes(c, info_.max_draft_tokens));
+                     Speculation::Bytes(c, info_.max_draft_tokens), gpu_);
   max_logits_positions_ = MaxLogitsPositions(c, plan_.positions);
   info_.max_draft_tokens = std::min(info_.max_draft_tokens, max_logits_positions_ - 1);
 
   pool_ = std::make_unique<ThreadPool>(threads);
-  device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
+  MakeDevice();
   queue_ = model_files_.Wrap(MakeReadQueues(disks_));
   PhaseClock* const clock = options_.profile ? &clock_.emplace() : nullptr;
   plan_.spine.clock = clock;
@@ -99,7 +101,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   experts_ = MakeExpertStore(
       *checkpoint_, *queue_,
       {plan_.expert_slots, options_.prefetch,
-       parts.keep_heat ? JoinPath(options_.model_dir, ".deltafin/heat") : "", clock});
+       parts.keep_heat ? JoinPath(options_.model_dir, ".deltafin/heat") : "", clock, gpu_device_,
+       static_cast<int64_t>(gpu_expert_bytes_ / checkpoint_->expert_bytes())});
   if (spill) {
     if (options_.spill_dir.empty()) options_.spill_dir = JoinPath(options_.model_dir, ".deltafin");
     cache_spill_ =
@@ -108,6 +111,21 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   }
   model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_, clock);
   FillInfo();
+}
+
+// The spine has its room in the GPU's memory, experts have what it leaves.
+void EngineImpl::MakeDevice() {
+  device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));
+  if (gpu_.gpu == nullptr) return;
+  const uint64_t spine_bytes = SpineRoom(gpu_.weight_bytes, plan_.device_spine_bytes);
+  gpu_expert_bytes_ = gpu_.weight_bytes - spine_bytes;
+  auto device = std::make_unique<VulkanDevice>(
+      *gpu_.gpu, std::move(device_), *pool_,
+      VulkanDeviceOptions{spine_bytes, gpu_expert_bytes_, options_.on_notice,
+                          gpu_.verdict.flushes_subnormals});
+  gpu_device_ = device.get();
+  plan_.spine.keeper = device.get();
+  device_ = std::move(device);
 }
 
 // Measures each disk once (docs/disk.md).
@@ -203,9 +221,19 @@ std::string EngineImpl::DescribeSpine() const {
   const std::string name = spine_format_ == WeightFormat::kInt8
                                ? "int8 (converted: not the released bits)"
                                : "bf16 (as released)";
+  if (plan_.device_spine_bytes > 0) {
+    return format("spine {}, {} on the GPU, {} in RAM{}", name, Bytes(plan_.device_spine_bytes),
+                  Bytes(plan_.spine_bytes),
+                  plan_.spine_is_resident ? "" : ", the rest read for every pass");
+  }
   if (plan_.spine_is_resident) return format("spine {}, {} in RAM", name, Bytes(info_.spine_bytes));
   return format("spine {}, {} of {} in RAM, the rest read for every pass", name,
                 Bytes(plan_.spine_bytes), Bytes(info_.spine_bytes));
+}
+
+std::string EngineImpl::DescribeGpu() const {
+  return format("GPU: {} of its memory for weights; the CPU's bits ({})", Bytes(gpu_.weight_bytes),
+                gpu_.verdict.arithmetic);
 }
 
 std::string EngineImpl::DescribeContext() const {
@@ -230,6 +258,7 @@ std::vector<std::string> EngineImpl::Describe() const {
              plan_.expert_slots, Bytes(plan_.expert_bytes), device_->Describe(),
              Bytes(plan_.budget_bytes), plan_.limited_by, DescribeContext()),
   };
+  if (gpu_.gpu != nullptr) lines.push_back(DescribeGpu());
   if (options_.numerics == Numerics::kApprox) {
     lines.push_back(
         "approximate numerics: nothing is gained by them on this device, so all arithmetic is "
@@ -258,12 +287,18 @@ std::vector<PlanLine> EngineImpl::plan() const {
       {"small tensors", plan_.tables_bytes, "norms, convolutions, gates, scales"},
       {"read ahead", plan_.buffer_bytes, "ring of the streamed spine"},
       {"spine", plan_.spine_bytes,
-       plan_.spine_is_resident ? "all of it" : format("of {}", Bytes(info_.spine_bytes))},
+       plan_.spine_is_resident
+           ? plan_.device_spine_bytes == 0 ? "all of it" : "what the GPU has not"
+           : format("of {}", Bytes(info_.spine_bytes))},
       {"expert slots", plan_.expert_bytes, format("{} experts", plan_.expert_slots)},
       {"unused", plan_.budget_bytes - plan_.used_bytes(), ""},
   };
   if (plan_.snapshot_bytes > 0) {
     lines.insert(lines.end() - 1, {"kept states", plan_.snapshot_bytes, "of beginnings of texts"});
+  }
+  if (gpu_.gpu != nullptr) {
+    lines.push_back({"on the GPU: spine", plan_.device_spine_bytes, gpu_.gpu->info().name});
+    lines.push_back({"on the GPU: experts", gpu_expert_bytes_, "the hottest of earlier runs"});
   }
   return lines;
 }

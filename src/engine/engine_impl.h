@@ -11,6 +11,8 @@
 #include "base/thread_pool.h"
 #include "deltafin/engine.h"
 #include "device/device.h"
+#include "device/vulkan/vulkan_device.h"
+#include "engine/gpu_choice.h"
 #include "engine/session_file.h"
 #include "io/joined_folders.h"
 #include "io/read_queue.h"
@@ -53,6 +55,9 @@ class EngineImpl : public Engine {
   const ModelConfig& config() const { return checkpoint_->config(); }
   Model& model() { return *model_; }
   Device& device() { return *device_; }
+  // Null: the CPU alone.
+  Gpu* gpu() { return gpu_.gpu.get(); }
+  const VulkanDevice* gpu_device() const { return gpu_device_; }
   // What a saved session must have been computed with. Reads the shards' headers once.
   const SessionOrigin& session_origin();
   CacheFormat cache_format() const { return options_.cache_format; }
@@ -69,8 +74,10 @@ class EngineImpl : public Engine {
  private:
   void ChooseReads(const EngineParts& parts);
   void ChooseDraftSize();
+  void MakeDevice();
   void FillInfo();
   std::string DescribeSpine() const;
+  std::string DescribeGpu() const;
   std::string DescribeContext() const;
 
   EngineOptions options_;
@@ -92,7 +99,10 @@ class EngineImpl : public Engine {
   bool weights_in_ram_ = false;
   ModelInfo info_;
   std::unique_ptr<ThreadPool> pool_;
+  GpuChoice gpu_;
+  uint64_t gpu_expert_bytes_ = 0;
   std::unique_ptr<Device> device_;
+  VulkanDevice* gpu_device_ = nullptr;  // device_, if that is one
   std::unique_ptr<ReadQueue> queue_;
   std::unique_ptr<CacheSpill> cache_spill_;
   std::unique_ptr<SpineStore> spine_;

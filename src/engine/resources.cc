@@ -91,12 +91,18 @@ std::optional<CacheSpillOptions> ChooseCacheSpill(const ModelConfig& config,
 
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
                       const EngineOptions& options, int all_threads, int compute_threads,
-                      const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes) {
+                      const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes,
+                      const GpuChoice& gpu) {
   const ModelConfig& c = checkpoint.config();
   const MemoryLimits limits = ReadMemoryLimits();
   PlanRequest request;
   request.ram_bytes = options.ram_bytes;
   request.program_bytes = ProgramBytes(limits, all_threads);
+  if (gpu.gpu != nullptr) {
+    request.program_bytes += kGpuHostBytes;
+    if (gpu.gpu->info().shares_ram) request.program_bytes += gpu.weight_bytes;
+    request.device_bytes = PlannedSpineBytes(gpu.weight_bytes);
+  }
   const auto sessions = static_cast<uint64_t>(options.parallel_sessions);
   request.state_bytes =
       sessions * SequenceState::Bytes(c, options.cache_format, options.context_tokens,

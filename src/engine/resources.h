@@ -6,6 +6,7 @@
 #include <string>
 
 #include "deltafin/engine.h"
+#include "engine/gpu_choice.h"
 #include "model/cache_spill.h"
 #include "store/checkpoint.h"
 #include "store/memory_plan.h"
@@ -28,9 +29,11 @@ std::optional<CacheSpillOptions> ChooseCacheSpill(const ModelConfig& config,
 
 // Measures what the process takes already, and plans the rest. Call it when everything that stays
 // (indexes, tokenizer) has been loaded and before the first thread is started. `all_threads` counts
-// those that read, too; `draft_bytes` is what drafts take besides the state of a session.
+// those that read, too; `draft_bytes` is what drafts take besides the state of a session, `gpu` may
+// be none.
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
                       const EngineOptions& options, int all_threads, int compute_threads,
-                      const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes);
+                      const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes,
+                      const GpuChoice& gpu);
 
 }  // namespace deltafin

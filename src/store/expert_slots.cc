@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "deltafin/error.h"
+#include "device/weight_keeper.h"
 
 namespace deltafin {
 namespace {
@@ -27,13 +28,14 @@ bool Contains(std::span<const int32_t> ids, int32_t id) {
 }  // namespace
 
 ExpertSlots::ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t num_slots,
-                         int64_t max_ahead, const std::string& heat_path, PhaseClock* clock)
+                         int64_t max_ahead, const ExpertStoreOptions& options)
     : checkpoint_(checkpoint),
       queue_(queue),
       shape_{checkpoint.config().num_layers, checkpoint.config().num_experts},
       num_moe_layers_(CountMoeLayers(checkpoint.config())),
       max_ahead_(max_ahead),
-      clock_(clock),
+      clock_(options.clock),
+      keeper_(options.keeper),
       slots_(static_cast<size_t>(num_slots)),
       heat_(shape_),
       policy_(MakeNextUsePolicy(heat_)),
@@ -41,7 +43,23 @@ ExpertSlots::ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t
       last_ids_(static_cast<size_t>(shape_.num_layers)),
       gauges_(static_cast<size_t>(shape_.num_layers)),
       layer_counters_(static_cast<size_t>(shape_.num_layers)) {
-  if (!heat_path.empty()) LoadHeat(heat_path, heat_);
+  if (!options.heat_path.empty()) LoadHeat(options.heat_path, heat_);
+  if (keeper_ == nullptr) return;
+  const auto num_keys = static_cast<size_t>(shape_.num_keys());
+  used_.resize(num_keys);
+  if (heat_.empty()) return;
+  offered_.resize(num_keys);
+  for (ExpertKey key : heat_.Hottest(static_cast<size_t>(options.keeper_experts))) {
+    offered_[static_cast<size_t>(key)] = true;
+  }
+}
+
+bool ExpertSlots::IsHeld(int64_t layer, int32_t expert) const {
+  if (keeper_ == nullptr) return false;
+  const int64_t number = shape_.Key(layer, expert);
+  return keeper_->Holds(ExpertId(number, ExpertPart::kW1)) &&
+         keeper_->Holds(ExpertId(number, ExpertPart::kW3)) &&
+         keeper_->Holds(ExpertId(number, ExpertPart::kW2));
 }
 
 // ---- the batch ----
@@ -89,6 +107,13 @@ void ExpertSlots::Attach(size_t item, std::vector<Slot>& promoted, PrefetchOutco
   Item& wanted = batch_->items[item];
   LayerExpertCounters& of_layer = layer_counters_[static_cast<size_t>(batch_->layer)];
   const auto slot = table_.Find(shape_.Key(batch_->layer, wanted.expert));
+  // A slot that nobody else has a claim to keeps a copy until another expert needs it.
+  if ((!slot || state(*slot).holder == Holder::kNone) && IsHeld(batch_->layer, wanted.expert)) {
+    MarkReady(item);
+    ++counters_.hits;
+    ++of_layer.hits;
+    return;
+  }
   if (!slot) {
     batch_->waiting.push_back(item);
     return;
@@ -288,16 +313,43 @@ std::vector<size_t> ExpertSlots::NextReady() {
 ExpertWeights ExpertSlots::weights(size_t item) const {
   const std::lock_guard lock(mu_);
   DF_CHECK(item < batch_->items.size() && batch_->items[item].phase == Phase::kHandedOut);
-  return checkpoint_.ViewExpert(slots_[static_cast<size_t>(batch_->items[item].slot)].data);
+  const Item& wanted = batch_->items[item];
+  ExpertWeights view;
+  if (wanted.slot >= 0) {
+    view = checkpoint_.ViewExpert(slots_[static_cast<size_t>(wanted.slot)].data);
+  } else {
+    const ModelConfig& c = checkpoint_.config();
+    view.w1 = {WeightFormat::kMxfp4, c.moe_intermediate_size, c.latent_size};
+    view.w3 = view.w1;
+    view.w2 = {WeightFormat::kMxfp4, c.latent_size, c.moe_intermediate_size};
+  }
+  if (keeper_ == nullptr) return view;
+  const int64_t number = shape_.Key(batch_->layer, wanted.expert);
+  const auto& offered = offered_.empty() ? used_ : offered_;
+  if (wanted.slot >= 0 && !offered[static_cast<size_t>(number)]) return view;
+  view.w1.id = ExpertId(number, ExpertPart::kW1);
+  view.w3.id = ExpertId(number, ExpertPart::kW3);
+  view.w2.id = ExpertId(number, ExpertPart::kW2);
+  return view;
 }
 
 void ExpertSlots::Release(size_t item) {
   {
     const std::lock_guard lock(mu_);
     DF_CHECK(item < batch_->items.size() && batch_->items[item].phase == Phase::kHandedOut);
-    batch_->items[item].phase = Phase::kReleased;
-    state(batch_->items[item].slot).holder = Holder::kNone;
-    table_.Unpin(batch_->items[item].slot);
+    Item& released = batch_->items[item];
+    released.phase = Phase::kReleased;
+    if (keeper_ != nullptr) {
+      used_[static_cast<size_t>(shape_.Key(batch_->layer, released.expert))] = true;
+    }
+    if (released.slot >= 0) {
+      state(released.slot).holder = Holder::kNone;
+      if (IsHeld(batch_->layer, released.expert)) {
+        table_.UnpinUnneeded(released.slot);  // the keeper has it now
+      } else {
+        table_.Unpin(released.slot);
+      }
+    }
     if (batch_->waiting.empty() || stopped_) return;
   }
   const std::lock_guard talk(queue_mu_);
@@ -321,6 +373,7 @@ void ExpertSlots::End() {
   progress_.wait(lock, [&] { return batch_->num_reading == 0; });
   for (const Item& item : batch_->items) {
     if (item.phase != Phase::kReady && item.phase != Phase::kHandedOut) continue;
+    if (item.slot < 0) continue;
     state(item.slot).holder = Holder::kNone;
     table_.Unpin(item.slot);
   }
@@ -356,7 +409,7 @@ void ExpertSlots::Hint(int64_t layer, std::span<const int32_t> ids) {
     hint_.ids.assign(ids.begin(), ids.end());
     for (int32_t expert : ids) {
       if (static_cast<int64_t>(hint_.slots.size()) >= max_ahead_) break;
-      if (table_.Find(shape_.Key(layer, expert))) continue;
+      if (table_.Find(shape_.Key(layer, expert)) || IsHeld(layer, expert)) continue;
       try {
         const auto request = ClaimForRead(layer, expert, Holder::kHint, Origin::kHint);
         if (!request) break;

@@ -31,7 +31,7 @@ class ExpertSlots final : public ReadListener {
  public:
   // `max_ahead`: slots that a hint may hold; 0 switches hints off.
   ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t num_slots, int64_t max_ahead,
-              const std::string& heat_path, PhaseClock* clock);
+              const ExpertStoreOptions& options);
 
   // The batch; see ExpertStore and ExpertBatch.
   void Begin(int64_t layer, std::span<const int32_t> ids);
@@ -88,7 +88,7 @@ class ExpertSlots final : public ReadListener {
   struct Item {
     int32_t expert = 0;
     Phase phase = Phase::kWaiting;
-    Slot slot = -1;
+    Slot slot = -1;  // none: the keeper holds it
   };
   struct Batch {
     explicit Batch(int64_t of_layer) : layer(of_layer) {}
@@ -107,6 +107,9 @@ class ExpertSlots final : public ReadListener {
   };
 
   SlotState& state(Slot slot) { return slots_[static_cast<size_t>(slot)]; }
+
+  // Called by the thread of the batch.
+  bool IsHeld(int64_t layer, int32_t expert) const;
 
   // These need mu_.
   void Attach(size_t item, std::vector<Slot>& promoted, PrefetchOutcome& outcome);
@@ -130,6 +133,7 @@ class ExpertSlots final : public ReadListener {
   const int64_t num_moe_layers_;
   const int64_t max_ahead_;
   PhaseClock* const clock_;
+  const WeightKeeper* const keeper_;
 
   // Held around every call of the queue, so that no read is cancelled or promoted between its claim
   // and its submission. Taken before mu_, which the listener takes while it may hold up the queue.
@@ -143,6 +147,10 @@ class ExpertSlots final : public ReadListener {
   SlotTable table_;
   std::optional<Batch> batch_;
   HintState hint_;
+  // What the keeper is offered: the experts that were the hottest in earlier runs, or (empty, where
+  // nothing is known of those) whatever is used again.
+  std::vector<bool> offered_;                   // of each key
+  std::vector<bool> used_;                      // of each key
   std::vector<std::vector<int32_t>> last_ids_;  // of each layer
   std::vector<PrefetchGauge> gauges_;           // of each layer
   ExpertStoreCounters counters_;

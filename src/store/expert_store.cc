@@ -31,14 +31,16 @@ class SlotBatch final : public ExpertBatch {
   const std::shared_ptr<ExpertSlots> slots_;  // a batch may outlive the store: it then fails
 };
 
-class SlotExpertStore final : public ExpertStore {
+class SlotExpertStore final : public ExpertStore, private WeightOrigin {
  public:
   SlotExpertStore(const Checkpoint& checkpoint, ReadQueue& queue, int64_t num_slots,
                   int64_t max_ahead, const ExpertStoreOptions& options)
-      : config_(checkpoint.config()),
+      : checkpoint_(checkpoint),
+        config_(checkpoint.config()),
         heat_path_(options.heat_path),
-        slots_(std::make_shared<ExpertSlots>(checkpoint, queue, num_slots, max_ahead, heat_path_,
-                                             options.clock)) {
+        keeper_(options.keeper),
+        slots_(std::make_shared<ExpertSlots>(checkpoint, queue, num_slots, max_ahead, options)) {
+    if (keeper_ != nullptr) keeper_->SetExpertOrigin(this);
     std::vector<ExpertKey> hottest = slots_->Hottest(static_cast<size_t>(num_slots));
     if (hottest.empty()) return;
     warmer_ =
@@ -53,6 +55,7 @@ class SlotExpertStore final : public ExpertStore {
     warmer_ = {};  // stops and joins
     slots_->Stop();
     KeepHeat();
+    if (keeper_ != nullptr) keeper_->SetExpertOrigin(nullptr);
   }
 
   std::unique_ptr<ExpertBatch> Request(int64_t layer, std::span<const int32_t> ids) override {
@@ -72,6 +75,17 @@ class SlotExpertStore final : public ExpertStore {
   }
 
  private:
+  Matrix ReadAgain(uint64_t id, std::vector<std::byte>& bytes) override {
+    const int64_t number = ExpertNumberOf(id);
+    const Extent span =
+        checkpoint_.ExpertSpan(number / config_.num_experts, number % config_.num_experts);
+    bytes.resize(span.bytes);
+    checkpoint_.file(span.shard).ReadAt(span.offset, bytes);
+    const ExpertWeights view = checkpoint_.ViewExpert(bytes.data());
+    const ExpertPart part = ExpertPartOf(id);
+    return part == ExpertPart::kW1 ? view.w1 : part == ExpertPart::kW3 ? view.w3 : view.w2;
+  }
+
   void CheckIds(int64_t layer, std::span<const int32_t> ids) const {
     DF_CHECK(0 <= layer && layer < config_.num_layers && config_.IsMoe(layer));
     std::unordered_set<int32_t> distinct;
@@ -89,8 +103,10 @@ class SlotExpertStore final : public ExpertStore {
     }
   }
 
+  const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   const std::string heat_path_;
+  WeightKeeper* const keeper_;
   const std::shared_ptr<ExpertSlots> slots_;
   std::chrono::steady_clock::time_point heat_saved_ = std::chrono::steady_clock::now();
   std::jthread warmer_;

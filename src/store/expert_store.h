@@ -11,6 +11,7 @@
 #include "deltafin/expert_counters.h"
 #include "deltafin/types.h"
 #include "device/matrix.h"
+#include "device/weight_keeper.h"
 #include "io/read_queue.h"
 #include "store/checkpoint.h"
 
@@ -56,6 +57,10 @@ struct ExpertStoreOptions {
   // start.
   std::string heat_path;
   PhaseClock* clock = nullptr;  // hears of waits
+  // An expert that it holds needs no slot, and its weights come without their data. Null: nobody
+  // keeps any. Must outlive the store.
+  WeightKeeper* keeper = nullptr;
+  int64_t keeper_experts = 0;  // that it has room for
 };
 
 // Gives up the expert whose next use is expected to be the furthest away (eviction_policy.h).

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "device/weight_keeper.h"
 #include "io/read_queue.h"
 #include "store/layout.h"
 #include "store/spine_pieces.h"
@@ -64,10 +65,29 @@ void ChooseBudget(const MemoryLimits& limits, uint64_t ram_bytes, MemoryPlan& pl
   plan.reserve_bytes = limits.limit_bytes - plan.budget_bytes;
 }
 
+// What the GPU keeps, in the order in which pieces would become resident. Whole matrices belong to
+// operators of the host.
+void ChooseKept(const SpineSource& spine, const SpinePieces& pieces, uint64_t device_bytes,
+                MemoryPlan& plan) {
+  if (device_bytes == 0) return;
+  plan.spine.kept.assign(pieces.size(), false);
+  for (size_t i : pieces.ResidentOrder()) {
+    if (pieces.IsWhole(i)) continue;
+    const SpinePiece& piece = pieces[i];
+    const StoredMatrix& matrix =
+        spine.layers[static_cast<size_t>(piece.layer)].matrices[piece.matrix];
+    const uint64_t bytes = KeptBytes({matrix.format, piece.num_rows, matrix.cols});
+    if (plan.device_spine_bytes + bytes > device_bytes) return;
+    plan.spine.kept[i] = true;
+    plan.device_spine_bytes += bytes;
+  }
+}
+
 // As many pieces as fit, in the order of their worth.
 void ChooseResident(const SpinePieces& pieces, uint64_t share_bytes, MemoryPlan& plan) {
   plan.spine.resident.assign(pieces.size(), false);
   for (size_t i : pieces.ResidentOrder()) {
+    if (!plan.spine.kept.empty() && plan.spine.kept[i]) continue;
     const uint64_t bytes = ReadBufferBytes(pieces[i].bytes);
     if (plan.spine_bytes + bytes > share_bytes) return;
     plan.spine.resident[i] = true;
@@ -187,9 +207,11 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
   plan.spine.ring_bytes = (floor.ring_bytes + ring_share) / kReadAlignment * kReadAlignment;
   plan.expert_slots = floor.slots + static_cast<int64_t>(slot_share / expert_bytes);
 
+  ChooseKept(spine, pieces, request.device_bytes, plan);
   ChooseResident(pieces, spine_share, plan);
   plan.buffer_bytes = plan.spine.ring_bytes + pieces.WholeBytes();
-  if (plan.spine_is_resident) {
+  // What the GPU keeps passes through the ring once, or again should the GPU be lost.
+  if (plan.spine_is_resident && plan.device_spine_bytes == 0) {
     plan.spine.ring_bytes = 0;
     plan.buffer_bytes = 0;
   }

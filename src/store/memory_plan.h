@@ -21,7 +21,9 @@ struct PlanRequest {
   uint64_t snapshot_bytes = 0;  // for copies of states
   int64_t min_positions = 1;    // of a pass: what it must have room for
   int64_t max_positions = 1;    // of a pass
-  int64_t pin_layers = -1;      // at most so many layers' worth of the spine stays in RAM; -1: any
+  // Of a GPU's memory, for weights of the spine that then need no RAM after their first use.
+  uint64_t device_bytes = 0;
+  int64_t pin_layers = -1;  // at most so many layers' worth of the spine stays in RAM; -1: any
   // Scratch of a pass of so many positions; never less for more positions.
   std::function<uint64_t(int64_t positions)> workspace_bytes;
 };
@@ -39,10 +41,11 @@ struct MemoryPlan {
   uint64_t snapshot_bytes = 0;
   int64_t positions = 1;  // of a pass
   uint64_t workspace_bytes = 0;
-  uint64_t tables_bytes = 0;       // norms and other small tensors, int8 scales
-  uint64_t buffer_bytes = 0;       // ring of the streamed spine, and the matrix that is used whole
-  uint64_t spine_bytes = 0;        // resident pieces, with the room that reading them takes
-  bool spine_is_resident = false;  // all of it
+  uint64_t tables_bytes = 0;        // norms and other small tensors, int8 scales
+  uint64_t buffer_bytes = 0;        // ring of the streamed spine, and the matrix that is used whole
+  uint64_t spine_bytes = 0;         // resident pieces, with the room that reading them takes
+  bool spine_is_resident = false;   // all of it that no GPU keeps
+  uint64_t device_spine_bytes = 0;  // of the GPU's memory, for the pieces that it keeps
   int64_t expert_slots = 0;
   uint64_t expert_bytes = 0;  // of all slots
   SpineStoreOptions spine;

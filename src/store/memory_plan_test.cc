@@ -200,6 +200,36 @@ TEST_F(MemoryPlanTest, EverythingFitsWithoutARing) {
             checkpoint_->config().num_layers * checkpoint_->config().num_experts);
 }
 
+// What a GPU keeps needs no RAM.
+TEST_F(MemoryPlanTest, WhatAGpuKeepsMakesRoomForTheRest) {
+  PlanRequest request = Request(0, kMiB, kMiB, 1000);
+  request.ram_bytes = LeastBytes(*checkpoint_, spine_, request) + kMiB;
+  const MemoryPlan alone = PlanMemory(*checkpoint_, spine_, Machine(kGiB), request);
+  EXPECT_FALSE(alone.spine_is_resident);
+  EXPECT_TRUE(alone.spine.kept.empty());
+  uint64_t before = 0;
+  for (const uint64_t device_bytes : {kMiB / 16, kMiB / 2, kMiB, 4 * kMiB, kGiB}) {
+    request.device_bytes = device_bytes;
+    const MemoryPlan plan = PlanMemory(*checkpoint_, spine_, Machine(kGiB), request);
+    const SpinePieces pieces(spine_, plan.spine.piece_bytes);
+    ASSERT_LE(plan.used_bytes(), plan.budget_bytes);
+    ASSERT_GE(plan.spine.ring_bytes, pieces.LargestRingBytes());
+    ASSERT_LE(plan.device_spine_bytes, device_bytes);
+    ASSERT_GE(plan.device_spine_bytes, before);
+    before = plan.device_spine_bytes;
+    ASSERT_EQ(plan.spine.kept.size(), pieces.size());
+    bool all = true;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      ASSERT_FALSE(plan.spine.kept[i] && (plan.spine.resident[i] || pieces.IsWhole(i)));
+      all = all && (plan.spine.kept[i] || plan.spine.resident[i]);
+      ASSERT_TRUE(device_bytes < kGiB || plan.spine.kept[i] || pieces.IsWhole(i));
+    }
+    ASSERT_EQ(all, plan.spine_is_resident);
+    ASSERT_GE(plan.expert_slots, alone.expert_slots);
+  }
+  EXPECT_GT(before, kMiB);
+}
+
 // Pinning fewer layers gives the memory to experts, and never more than was pinned to the spine.
 TEST_F(MemoryPlanTest, PinnedLayersBoundTheSpine) {
   const int64_t num_layers = checkpoint_->config().num_layers;

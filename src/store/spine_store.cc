@@ -36,7 +36,7 @@ AlignedBuffer<float> ReadScales(const Checkpoint& checkpoint, const StoredLayer&
   return scales;
 }
 
-class StreamedSpineStore final : public SpineStore {
+class StreamedSpineStore final : public SpineStore, private WeightOrigin {
  public:
   StreamedSpineStore(const Checkpoint& checkpoint, SpineSource source, ReadQueue& queue,
                      const SpineStoreOptions& options)
@@ -45,6 +45,8 @@ class StreamedSpineStore final : public SpineStore {
         tables_(source_.layers.size()),
         verified_(source_.layers.size()),
         clock_(options.clock),
+        kept_(options.kept),
+        keeper_(options.keeper),
         stream_(SpinePieces(source_, options.piece_bytes), options.resident, options.ring_bytes,
                 queue, options.clock) {
     for (size_t layer = 0; layer < verified_.size(); ++layer) {
@@ -52,6 +54,10 @@ class StreamedSpineStore final : public SpineStore {
         verified_[layer].push_back(!matrix.hash);
       }
     }
+    if (keeper_ != nullptr) keeper_->SetOrigin(this);
+  }
+  ~StreamedSpineStore() override {
+    if (keeper_ != nullptr) keeper_->SetOrigin(nullptr);
   }
 
   std::unique_ptr<SpineLease> Acquire(int64_t layer) override;
@@ -70,9 +76,12 @@ class StreamedSpineStore final : public SpineStore {
   const Matrix* ResidentRouter(int64_t layer) const override {
     const size_t m = MatrixIndex(layer, SpineMatrix::kRouter);
     const StoredMatrix& matrix = source_.layers[static_cast<size_t>(layer)].matrices[m];
-    const std::byte* data = stream_.IfLoaded(stream_.pieces().begin(layer, m));
-    if (data == nullptr || !tables_[static_cast<size_t>(layer)]) return nullptr;
-    router_ = {matrix.format, matrix.rows, matrix.cols, data, nullptr};
+    const size_t piece = stream_.pieces().begin(layer, m);
+    const std::byte* data = stream_.IfLoaded(piece);
+    const bool held = stream_.IsHeld(piece) && keeper_->Holds(IdOf(piece));
+    if (data == nullptr && !held) return nullptr;
+    if (!tables_[static_cast<size_t>(layer)]) return nullptr;
+    router_ = {matrix.format, matrix.rows, matrix.cols, data, nullptr, IdOf(piece)};
     return &router_;
   }
   const float* ResidentVector(int64_t layer, SpineVector id) const override {
@@ -91,19 +100,49 @@ class StreamedSpineStore final : public SpineStore {
     return m;
   }
 
-  // Waits for piece i.
+  // 0: the keeper does not keep it.
+  uint64_t IdOf(size_t piece) const { return keeper_ != nullptr && kept_[piece] ? piece + 1 : 0; }
+
+  // Waits for piece i; without its data where the keeper holds it.
   Matrix Get(size_t i) {
     const SpinePiece& piece = stream_.pieces()[i];
+    if (stream_.IsHeld(i)) {
+      if (keeper_->Holds(IdOf(i))) return View(i, nullptr);
+      stream_.DropHeld();  // it lost them all
+    }
     const auto layer = static_cast<size_t>(piece.layer);
     const StoredMatrix& matrix = source_.layers[layer].matrices[piece.matrix];
     const std::span<const std::byte> bytes = stream_.Get(i);
     if (!verified_[layer][piece.matrix]) Verify(piece, matrix, bytes);
-    Matrix view{matrix.format, piece.num_rows, matrix.cols, bytes.data(), nullptr};
+    return View(i, bytes.data());
+  }
+
+  Matrix View(size_t i, const std::byte* data) const {
+    const SpinePiece& piece = stream_.pieces()[i];
+    const auto layer = static_cast<size_t>(piece.layer);
+    const StoredMatrix& matrix = source_.layers[layer].matrices[piece.matrix];
+    Matrix view{matrix.format, piece.num_rows, matrix.cols, data, nullptr, IdOf(i)};
     if (matrix.format == WeightFormat::kInt8) {
       view.scales = reinterpret_cast<const std::byte*>(tables_[layer]->scales.data() +
                                                        matrix.first_scale + piece.first_row);
     }
     return view;
+  }
+
+  // Piece i was used. A matrix whose hash is not known to be right is read as a whole once more.
+  void SetHeldIfKept(size_t i) {
+    const SpinePiece& piece = stream_.pieces()[i];
+    const uint64_t id = IdOf(i);
+    if (id == 0 || stream_.IsHeld(i) || !keeper_->Holds(id)) return;
+    if (verified_[static_cast<size_t>(piece.layer)][piece.matrix]) stream_.SetHeld(i);
+  }
+
+  Matrix ReadAgain(uint64_t id, std::vector<std::byte>& bytes) override {
+    DF_CHECK(id >= 1 && id <= stream_.pieces().size());
+    const SpinePiece& piece = stream_.pieces()[id - 1];
+    bytes.resize(piece.bytes);
+    piece.file->ReadAt(piece.offset, bytes);
+    return View(id - 1, bytes.data());
   }
 
   // The pieces of a matrix come in order, so its hash grows with them.
@@ -127,6 +166,8 @@ class StreamedSpineStore final : public SpineStore {
   Xxh3Stream hash_;
   bool is_leased_ = false;
   PhaseClock* const clock_;
+  const std::vector<bool> kept_;  // of each piece; empty: none
+  WeightKeeper* const keeper_;
   std::atomic<uint64_t> table_bytes_ = 0;
   std::atomic<uint64_t> embedding_bytes_ = 0;
   mutable Matrix router_;  // what ResidentRouter hands out
@@ -156,6 +197,7 @@ class StreamedSpineStore::Lease final : public SpineLease {
     for (size_t i = store_.stream_.pieces().begin(layer_, matrix); i < end; ++i) {
       const Matrix rows = store_.Get(i);
       use(store_.stream_.pieces()[i].first_row, rows);
+      store_.SetHeldIfKept(i);
       store_.stream_.Free();  // its room takes the next piece while the caller goes on
     }
   }
@@ -195,7 +237,10 @@ std::unique_ptr<SpineStore> MakeSpineStore(const Checkpoint& checkpoint, SpineSo
 
 SpineStoreOptions AllResident(const SpineSource& source) {
   const uint64_t piece_bytes = SpinePieces::UsualPieceBytes(source);
-  return {piece_bytes, std::vector<bool>(SpinePieces(source, piece_bytes).size(), true), 0};
+  SpineStoreOptions options;
+  options.piece_bytes = piece_bytes;
+  options.resident.assign(SpinePieces(source, piece_bytes).size(), true);
+  return options;
 }
 
 }  // namespace deltafin

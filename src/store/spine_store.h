@@ -10,6 +10,7 @@
 #include "base/phase_clock.h"
 #include "deltafin/types.h"
 #include "device/matrix.h"
+#include "device/weight_keeper.h"
 #include "io/read_queue.h"
 #include "store/checkpoint.h"
 #include "store/spine_source.h"
@@ -59,8 +60,8 @@ class SpineStore {
   virtual SpineCounters counters() const { return {}; }
 
   // The router of an MoE layer, and a small tensor of any layer, to guess what the layer will pick
-  // before it is its turn; valid until the next call of the store. Null when they are not in RAM:
-  // never reads.
+  // before it is its turn; valid until the next call of the store. Null when they are neither in
+  // RAM nor held by the keeper: never reads.
   virtual const Matrix* ResidentRouter(int64_t) const { return nullptr; }
   virtual const float* ResidentVector(int64_t, SpineVector) const { return nullptr; }
 };
@@ -70,6 +71,10 @@ struct SpineStoreOptions {
   std::vector<bool> resident;   // of each piece: kept in RAM after its first use
   uint64_t ring_bytes = 0;      // for the others; at least SpinePieces::LargestRingBytes
   PhaseClock* clock = nullptr;  // hears of waits
+  // Of each piece: has an id, and is not read again while `keeper` holds it. Never a resident or a
+  // whole one. Empty: none.
+  std::vector<bool> kept = {};
+  WeightKeeper* keeper = nullptr;  // must outlive the store
 };
 
 // Small tensors stay in RAM, and of the matrices what the options say; the same bits whatever they

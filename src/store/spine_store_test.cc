@@ -35,6 +35,27 @@ std::vector<float> Widened(const EditableTensor& tensor) {
   return values;
 }
 
+// Keeps copies of what it sees, as a GPU does.
+class Keeper final : public WeightKeeper {
+ public:
+  bool Holds(uint64_t id) const override { return copies_.contains(id); }
+  void SetOrigin(WeightOrigin* origin) override { origin_ = origin; }
+  void SetExpertOrigin(WeightOrigin*) override {}
+  WeightOrigin* origin() const { return origin_; }
+  // Its copy of the data of a matrix that is used.
+  const std::byte* Use(const Matrix& w) {
+    const auto bytes = static_cast<size_t>(w.rows * w.row_bytes());
+    if (w.data != nullptr) copies_[w.id].assign(w.data, w.data + bytes);
+    return copies_.at(w.id).data();
+  }
+  void Lose() { copies_.clear(); }
+  size_t num_held() const { return copies_.size(); }
+
+ private:
+  std::map<uint64_t, std::vector<std::byte>> copies_;
+  WeightOrigin* origin_ = nullptr;
+};
+
 class SpineStoreTest : public testing::TestWithParam<std::string> {
  protected:
   SpineStoreTest() : checkpoint_(Checkpoint::Open(fs_, GetParam())) {
@@ -99,7 +120,8 @@ class SpineStoreTest : public testing::TestWithParam<std::string> {
         ASSERT_LE(bytes, piece_bytes);
       }
       ASSERT_LE(begin + bytes, expected.size());
-      ASSERT_EQ(std::memcmp(rows.data, expected.data() + begin, bytes), 0) << spec.tensor.name;
+      const std::byte* const data = rows.id != 0 ? keeper_.Use(rows) : rows.data;
+      ASSERT_EQ(std::memcmp(data, expected.data() + begin, bytes), 0) << spec.tensor.name;
       next_row += rows.rows;
     });
     ASSERT_EQ(next_row, spec.tensor.shape.dims[0]);
@@ -109,6 +131,7 @@ class SpineStoreTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::map<std::string, EditableTensor> truth_;
   std::unique_ptr<ReadQueue> queue_ = MakeReadQueue({});
+  Keeper keeper_;
 };
 
 TEST_P(SpineStoreTest, HandsOutTheTensorsOfTheFiles) {
@@ -147,6 +170,48 @@ TEST_P(SpineStoreTest, ResidentLayersAreReadOnce) {
   ASSERT_NE(store->ResidentRouter(1), nullptr);
   EXPECT_EQ(std::memcmp(store->ResidentRouter(1)->data, router.data(), router.size()), 0);
   EXPECT_NE(store->ResidentVector(1, SpineVector::kRouterBias), nullptr);
+}
+
+TEST_P(SpineStoreTest, WhatTheKeeperHoldsIsReadOnce) {
+  std::atomic<int> reads = 0;
+  fs_.set_hook([&](const std::string&, uint64_t, std::span<std::byte>) { ++reads; });
+  SpineStoreOptions options = Streamed(50000);
+  const SpinePieces pieces(ReleasedSpine(*checkpoint_), options.piece_bytes);
+  options.kept.assign(pieces.size(), true);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces.IsWhole(i)) options.kept[i] = false;
+    if (pieces.IsWhole(i)) options.resident[i] = true;
+  }
+  options.keeper = &keeper_;
+  auto store = Make(options);
+  const auto check_all = [&] {
+    for (int64_t layer = 0; layer <= num_layers(); ++layer) {
+      const auto lease = store->Acquire(layer);
+      for (const MatrixSpec& spec : LayoutOfSpine(checkpoint_->config(), layer).matrices) {
+        CheckMatrix(*lease, spec, options.piece_bytes);
+      }
+    }
+  };
+  check_all();
+  const int after_first = reads;
+  check_all();
+  EXPECT_EQ(reads, after_first);
+  ASSERT_NE(store->ResidentRouter(1), nullptr);
+  EXPECT_EQ(store->ResidentRouter(1)->data, nullptr);
+  EXPECT_TRUE(keeper_.Holds(store->ResidentRouter(1)->id));
+
+  // One of them, asked for by whoever lost it; then all.
+  const uint64_t id = store->ResidentRouter(1)->id;
+  std::vector<std::byte> bytes;
+  const Matrix router = keeper_.origin()->ReadAgain(id, bytes);
+  EXPECT_EQ(std::memcmp(router.data, keeper_.Use(*store->ResidentRouter(1)), bytes.size()), 0);
+  keeper_.Lose();
+  EXPECT_EQ(store->ResidentRouter(1), nullptr);
+  const int before_loss = reads;
+  check_all();
+  EXPECT_GE(reads, before_loss + static_cast<int>(pieces.size()) / 2);
+  store = nullptr;
+  EXPECT_EQ(keeper_.origin(), nullptr);
 }
 
 // With a ring that holds everything, the next pass is read while nobody asks.
@@ -210,11 +275,20 @@ TEST_P(SpineStoreTest, AFailedReadCanBeTriedAgain) {
 TEST_P(SpineStoreTest, AnyPlanAndAnyOrderGiveTheSameBytes) {
   std::mt19937 random(7);
   int failures = 0;
+  size_t held = 0;
   for (int round = 0; round < 12; ++round) {
     SpineStoreOptions options = Streamed(1 + random() % 60000);
     options.ring_bytes += random() % (3 * options.ring_bytes);
     for (size_t i = 0; i < options.resident.size(); ++i) {
       options.resident[i] = random() % 3 == 0;
+    }
+    if (round % 2 == 0) {
+      const SpinePieces pieces(ReleasedSpine(*checkpoint_), options.piece_bytes);
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        options.kept.push_back(!options.resident[i] && !pieces.IsWhole(i) && random() % 3 != 0);
+      }
+      keeper_.Lose();
+      options.keeper = &keeper_;
     }
     std::atomic<uint32_t> reads = 0;
     const auto fail_every = static_cast<uint32_t>(round % 3 == 0 ? 0 : 40 + random() % 100);
@@ -246,9 +320,14 @@ TEST_P(SpineStoreTest, AnyPlanAndAnyOrderGiveTheSameBytes) {
         ++failures;
       }
       layer = layer == num_layers() ? 0 : layer + 1;
+      if (step == 40) {
+        held += keeper_.num_held();
+        keeper_.Lose();
+      }
     }
   }
   fs_.set_hook(nullptr);
+  EXPECT_GT(held, 100u);
   EXPECT_GT(failures, 2);
 }
 

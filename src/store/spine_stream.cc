@@ -27,6 +27,7 @@ SpineStream::SpineStream(SpinePieces pieces, std::vector<bool> resident, uint64_
       ring_(ring_bytes),
       resident_offset_(pieces_.size()),
       loaded_(pieces_.size()),
+      held_(pieces_.size()),
       num_unloaded_(pieces_.size()) {
   DF_CHECK(resident_.size() == pieces_.size());
   bool streams_whole = false;
@@ -99,6 +100,7 @@ void SpineStream::Seek(size_t i) {
 
 std::span<const std::byte> SpineStream::Get(size_t i) {
   Free();
+  DF_CHECK(!held_[i]);
   if (IsLoaded(i)) return loaded_[i];
   if (whole_in_use_ == i) return whole_data_;
   Seek(i);
@@ -144,6 +146,17 @@ void SpineStream::FreeWhole() {
   whole_in_use_.reset();
   whole_is_taken_ = false;
   Fill();
+}
+
+void SpineStream::SetHeld(size_t i) {
+  DF_CHECK(!resident_[i] && !pieces_.IsWhole(i) && !held_[i]);
+  held_[i] = true;
+  --num_unloaded_;
+}
+
+void SpineStream::DropHeld() {
+  num_unloaded_ += static_cast<size_t>(std::count(held_.begin(), held_.end(), true));
+  held_.assign(held_.size(), false);
 }
 
 void SpineStream::Fill() {

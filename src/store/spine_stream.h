@@ -54,6 +54,11 @@ class SpineStream final : private ReadListener {
   std::span<const std::byte> Get(size_t i);
   void Free();
   void FreeWhole();
+  // A streamed piece that somebody else holds: it is not read any more, and Get may not ask for it,
+  // until DropHeld says so of all of them.
+  void SetHeld(size_t i);
+  bool IsHeld(size_t i) const { return held_[i]; }
+  void DropHeld();
   // A resident piece that was used before: no read. Null otherwise.
   const std::byte* IfLoaded(size_t i) const { return loaded_[i].data(); }
 
@@ -73,7 +78,7 @@ class SpineStream final : private ReadListener {
   void OnRead(uint64_t tag, std::span<const std::byte> data) noexcept override;
   void OnReadFailed(uint64_t tag, std::exception_ptr error) noexcept override;
 
-  bool IsLoaded(size_t i) const { return IfLoaded(i) != nullptr; }
+  bool IsLoaded(size_t i) const { return IfLoaded(i) != nullptr || held_[i]; }
   size_t Next(size_t i) const { return i + 1 == pieces_.size() ? 0 : i + 1; }
   // Submits reads from the cursor on, as far as there is room.
   void Fill();
@@ -101,7 +106,8 @@ class SpineStream final : private ReadListener {
   PageBuffer resident_memory_;
   std::vector<uint64_t> resident_offset_;           // [pieces]
   std::vector<std::span<const std::byte>> loaded_;  // of resident pieces, null until then
-  size_t num_unloaded_;                             // pieces that are not loaded_
+  std::vector<bool> held_;                          // of streamed pieces: by somebody else
+  size_t num_unloaded_;                             // pieces that are neither
   size_t cursor_ = 0;                               // the next piece to submit
   std::deque<Flight> flights_;                      // oldest first, consecutive up to cursor_
   bool oldest_in_use_ = false;

@@ -1,0 +1,445 @@
+#include "device/vulkan/gpu.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+
+#include "base/check.h"
+#include "base/format.h"
+#include "device/vulkan/shader_code.h"
+
+namespace deltafin {
+namespace {
+
+// Most waits are shorter than it takes to wake a thread.
+constexpr std::chrono::microseconds kSpin{300};
+constexpr uint64_t kSilenceNs = 60'000'000'000;
+constexpr uint32_t kPushBytes = 64;
+static_assert(sizeof(ProductJob) <= kPushBytes);
+
+// shaders/product.comp
+constexpr uint32_t kSets = 8;
+// The shader for n positions at a time, and the rows of a lane set in it.
+struct ProductShape {
+  uint32_t positions;
+  uint32_t rows;
+};
+constexpr ProductShape kShapes[] = {
+    {1, DELTAFIN_PRODUCT_ROWS_1}, {4, DELTAFIN_PRODUCT_ROWS_4}, {8, DELTAFIN_PRODUCT_ROWS_8}};
+
+const ProductShape& ShapeFor(uint32_t n) {
+  for (const ProductShape& shape : kShapes) {
+    if (n <= shape.positions) return shape;
+  }
+  return kShapes[std::size(kShapes) - 1];
+}
+
+const char* FormatName(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return "f32";
+    case WeightFormat::kBf16:
+      return "bf16";
+    case WeightFormat::kInt8:
+      return "int8";
+    case WeightFormat::kMxfp4:
+      return "mxfp4";
+  }
+  return "";
+}
+
+}  // namespace
+
+// ---- Gpu ----
+
+Gpu::Gpu(std::shared_ptr<const VulkanInstance> instance, size_t index)
+    : instance_(std::move(instance)),
+      physical_(instance_->gpus().at(index)),
+      api_(instance_->api()) {
+  if (!info().missing.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                format("GPU {} cannot be used: {}", info().name, info().missing));
+  }
+  try {
+    CreateDevice();
+  } catch (...) {
+    Destroy();
+    throw;
+  }
+}
+
+Gpu::~Gpu() { Destroy(); }
+
+void Gpu::Destroy() noexcept {
+  if (device_ == nullptr || silent_) return;  // a silent GPU would be waited for
+  if (api_.vkDeviceWaitIdle != nullptr) api_.vkDeviceWaitIdle(device_);
+  for (const Pipeline& pipeline : pipelines_) {
+    api_.vkDestroyPipeline(device_, pipeline.handle, nullptr);
+  }
+  if (layout_ != nullptr) api_.vkDestroyPipelineLayout(device_, layout_, nullptr);
+  if (pool_ != nullptr) api_.vkDestroyCommandPool(device_, pool_, nullptr);
+  if (timeline_ != nullptr) api_.vkDestroySemaphore(device_, timeline_, nullptr);
+  if (api_.vkDestroyDevice != nullptr) api_.vkDestroyDevice(device_, nullptr);
+  device_ = nullptr;
+}
+
+void Gpu::Check(VkResult result, const char* what) {
+  if (result == VK_SUCCESS) return;
+  if (result == VK_ERROR_DEVICE_LOST) {
+    lost_ = true;
+    throw GpuLost(format("the GPU {} was lost ({})", info().name, what));
+  }
+  const bool memory =
+      result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY;
+  throw Error(memory ? ErrorCode::kOutOfMemory : ErrorCode::kUnsupported,
+              format("the GPU {}: {}: {}", info().name, what, VulkanResultName(result)));
+}
+
+void Gpu::CreateDevice() {
+  const float priority = 1.0f;
+  VkDeviceQueueCreateInfo queue{};
+  queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
+  queue.queueFamilyIndex = physical_.queue_family;
+  queue.queueCount = 1;
+  queue.pQueuePriorities = &priority;
+  VkPhysicalDeviceVulkan12Features features12{};
+  features12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
+  features12.bufferDeviceAddress = VK_TRUE;
+  features12.timelineSemaphore = VK_TRUE;
+  VkPhysicalDeviceFeatures2 features{};
+  features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+  features.pNext = &features12;
+  features.features.shaderFloat64 = info().has_doubles;
+  std::vector<const char*> extensions;
+  if (physical_.has_memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+  if (physical_.is_portability_subset) extensions.push_back("VK_KHR_portability_subset");
+  VkDeviceCreateInfo create{};
+  create.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
+  create.pNext = &features;
+  create.queueCreateInfoCount = 1;
+  create.pQueueCreateInfos = &queue;
+  create.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+  create.ppEnabledExtensionNames = extensions.data();
+  Check(api_.vkCreateDevice(physical_.handle, &create, nullptr, &device_), "opening it");
+  LoadFunctions();
+  api_.vkGetDeviceQueue(device_, physical_.queue_family, 0, &queue_);
+
+  VkPhysicalDeviceMemoryProperties2 memory{};
+  memory.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
+  api_.vkGetPhysicalDeviceMemoryProperties2(physical_.handle, &memory);
+  memory_ = memory.memoryProperties;
+
+  VkSemaphoreTypeCreateInfo type{};
+  type.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO;
+  type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
+  VkSemaphoreCreateInfo semaphore{};
+  semaphore.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO;
+  semaphore.pNext = &type;
+  Check(api_.vkCreateSemaphore(device_, &semaphore, nullptr, &timeline_), "making a semaphore");
+
+  VkCommandPoolCreateInfo pool{};
+  pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+  pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+  pool.queueFamilyIndex = physical_.queue_family;
+  Check(api_.vkCreateCommandPool(device_, &pool, nullptr, &pool_), "making a command pool");
+
+  const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushBytes};
+  VkPipelineLayoutCreateInfo layout{};
+  layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+  layout.pushConstantRangeCount = 1;
+  layout.pPushConstantRanges = &range;
+  Check(api_.vkCreatePipelineLayout(device_, &layout, nullptr, &layout_), "making a layout");
+}
+
+void Gpu::LoadFunctions() {
+#define DELTAFIN_LOAD(function)                                                                   \
+  api_.function = reinterpret_cast<PFN_##function>(api_.vkGetDeviceProcAddr(device_, #function)); \
+  if (api_.function == nullptr) {                                                                 \
+    throw Error(ErrorCode::kUnsupported,                                                          \
+                format("the driver of the GPU {} has no function {}", info().name, #function));   \
+  }
+  DELTAFIN_VULKAN_DEVICE_FUNCTIONS(DELTAFIN_LOAD)
+#undef DELTAFIN_LOAD
+}
+
+const char* Gpu::ArithmeticSuffix() const {
+  switch (arithmetic_) {
+    case GpuArithmetic::kFused:
+      return "fused";
+    case GpuArithmetic::kControls:
+      return "controls";
+    case GpuArithmetic::kEmulated:
+      return "emulated";
+  }
+  return "";
+}
+
+VkPipeline Gpu::PipelineOf(const std::string& name) {
+  for (const Pipeline& pipeline : pipelines_) {
+    if (pipeline.name == name) return pipeline.handle;
+  }
+  const std::span<const ShaderCode> modules = ShaderModules();
+  const auto code = std::find_if(modules.begin(), modules.end(),
+                                 [&](const ShaderCode& module) { return module.name == name; });
+  DF_CHECK(code != modules.end());
+  VkShaderModuleCreateInfo info{};
+  info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+  info.codeSize = code->words.size_bytes();
+  info.pCode = code->words.data();
+  VkShaderModule module = nullptr;
+  Check(api_.vkCreateShaderModule(device_, &info, nullptr, &module), "loading a shader");
+  VkComputePipelineCreateInfo pipeline{};
+  pipeline.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+  pipeline.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+  pipeline.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+  pipeline.stage.module = module;
+  pipeline.stage.pName = "main";
+  pipeline.layout = layout_;
+  VkPipeline handle = nullptr;
+  const VkResult result =
+      api_.vkCreateComputePipelines(device_, nullptr, 1, &pipeline, nullptr, &handle);
+  api_.vkDestroyShaderModule(device_, module, nullptr);
+  Check(result, "compiling a shader");
+  pipelines_.push_back({name, handle});
+  return handle;
+}
+
+GpuCommands Gpu::Begin() {
+  uint64_t done = 0;
+  Check(api_.vkGetSemaphoreCounterValue(device_, timeline_, &done), "asking for its progress");
+  auto free = std::find_if(commands_.begin(), commands_.end(),
+                           [&](const Commands& commands) { return commands.ticket <= done; });
+  if (free == commands_.end()) {
+    VkCommandBufferAllocateInfo allocate{};
+    allocate.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    allocate.commandPool = pool_;
+    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    allocate.commandBufferCount = 1;
+    VkCommandBuffer handle = nullptr;
+    Check(api_.vkAllocateCommandBuffers(device_, &allocate, &handle), "making a command buffer");
+    free = commands_.insert(commands_.end(), {handle, 0});
+  }
+  free->ticket = UINT64_MAX;  // until it is submitted
+  VkCommandBufferBeginInfo begin{};
+  begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+  begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+  Check(api_.vkBeginCommandBuffer(free->handle, &begin), "beginning a command buffer");
+  return {*this, free->handle};
+}
+
+uint64_t Gpu::Submit(const GpuCommands& commands) {
+  if (faults_.submits_until_lost >= 0 && faults_.submits_until_lost-- == 0) lost_ = true;
+  if (lost_) Check(VK_ERROR_DEVICE_LOST, "handing it work");
+  // Results for the host, and for what is submitted after this.
+  VkMemoryBarrier barrier{};
+  barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+  barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+  barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_SHADER_READ_BIT |
+                          VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+  constexpr VkPipelineStageFlags kStages =
+      VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+  api_.vkCmdPipelineBarrier(commands.handle_, kStages, kStages | VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
+                            &barrier, 0, nullptr, 0, nullptr);
+  Check(api_.vkEndCommandBuffer(commands.handle_), "ending a command buffer");
+  const uint64_t ticket = last_ticket_ + 1;
+  VkTimelineSemaphoreSubmitInfo values{};
+  values.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
+  values.signalSemaphoreValueCount = 1;
+  values.pSignalSemaphoreValues = &ticket;
+  VkSubmitInfo submit{};
+  submit.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+  submit.pNext = &values;
+  submit.commandBufferCount = 1;
+  submit.pCommandBuffers = &commands.handle_;
+  submit.signalSemaphoreCount = 1;
+  submit.pSignalSemaphores = &timeline_;
+  Check(api_.vkQueueSubmit(queue_, 1, &submit, nullptr), "handing it work");
+  last_ticket_ = ticket;
+  for (Commands& each : commands_) {
+    if (each.handle == commands.handle_) each.ticket = ticket;
+  }
+  return ticket;
+}
+
+void Gpu::Wait(uint64_t ticket) {
+  if (lost_) Check(VK_ERROR_DEVICE_LOST, "waiting for it");
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    uint64_t done = 0;
+    Check(api_.vkGetSemaphoreCounterValue(device_, timeline_, &done), "waiting for it");
+    if (done >= ticket) return;
+  } while (std::chrono::steady_clock::now() - start < kSpin);
+  VkSemaphoreWaitInfo wait{};
+  wait.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
+  wait.semaphoreCount = 1;
+  wait.pSemaphores = &timeline_;
+  wait.pValues = &ticket;
+  const VkResult result = api_.vkWaitSemaphores(device_, &wait, kSilenceNs);
+  if (result == VK_TIMEOUT) {
+    lost_ = true;
+    silent_ = true;
+    throw GpuLost(format("the GPU {} did not answer for a minute", info().name));
+  }
+  Check(result, "waiting for it");
+}
+
+void Gpu::WaitForAll() noexcept {
+  if (!silent_) api_.vkDeviceWaitIdle(device_);
+}
+
+uint32_t Gpu::MemoryType(uint32_t allowed, MemoryUse use) const {
+  constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+  constexpr VkMemoryPropertyFlags kMapped =
+      VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+  constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+  VkMemoryPropertyFlags needed = 0;
+  VkMemoryPropertyFlags liked = 0;
+  switch (use) {
+    case MemoryUse::kWeights:
+      needed = physical_.info.shares_ram ? kMapped : 0;
+      liked = kLocal;
+      break;
+    case MemoryUse::kToGpu:
+      needed = kMapped;
+      liked = kLocal;  // where the host can write there, the GPU need not fetch
+      break;
+    case MemoryUse::kFromGpu:
+      needed = kMapped;
+      liked = kCached;
+      break;
+    case MemoryUse::kScratch:
+      liked = kLocal;
+      break;
+  }
+  for (const VkMemoryPropertyFlags wanted : {needed | liked, needed}) {
+    for (uint32_t i = 0; i < memory_.memoryTypeCount; ++i) {
+      const bool fits = (memory_.memoryTypes[i].propertyFlags & wanted) == wanted;
+      if ((allowed >> i & 1) != 0 && fits) return i;
+    }
+  }
+  throw Error(ErrorCode::kUnsupported,
+              format("the GPU {} has no memory of the kind that is needed", info().name));
+}
+
+// ---- GpuBuffer ----
+
+GpuBuffer::GpuBuffer(Gpu& gpu, uint64_t bytes, MemoryUse use) : gpu_(&gpu), bytes_(bytes) {
+  const VulkanApi& api = gpu.api_;
+  if (gpu.faults_.most_bytes != 0 && gpu.allocated_bytes_ + bytes > gpu.faults_.most_bytes) {
+    gpu.Check(VK_ERROR_OUT_OF_DEVICE_MEMORY, "taking memory");
+  }
+  VkBufferCreateInfo create{};
+  create.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
+  create.size = bytes;
+  create.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
+                 VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
+  gpu.Check(api.vkCreateBuffer(gpu.device_, &create, nullptr, &buffer_), "making a buffer");
+  try {
+    VkMemoryRequirements needs{};
+    api.vkGetBufferMemoryRequirements(gpu.device_, buffer_, &needs);
+    VkMemoryAllocateFlagsInfo flags{};
+    flags.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO;
+    flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
+    VkMemoryAllocateInfo allocate{};
+    allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
+    allocate.pNext = &flags;
+    allocate.allocationSize = needs.size;
+    allocate.memoryTypeIndex = gpu.MemoryType(needs.memoryTypeBits, use);
+    gpu.Check(api.vkAllocateMemory(gpu.device_, &allocate, nullptr, &memory_), "taking memory");
+    gpu.Check(api.vkBindBufferMemory(gpu.device_, buffer_, memory_, 0), "binding memory");
+    const VkMemoryPropertyFlags properties =
+        gpu.memory_.memoryTypes[allocate.memoryTypeIndex].propertyFlags;
+    is_local_ = (properties & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0;
+    const bool mapped = use == MemoryUse::kToGpu || use == MemoryUse::kFromGpu ||
+                        (use == MemoryUse::kWeights && gpu.info().shares_ram);
+    if (mapped) {
+      void* host = nullptr;
+      gpu.Check(api.vkMapMemory(gpu.device_, memory_, 0, VK_WHOLE_SIZE, 0, &host),
+                "mapping memory");
+      host_ = static_cast<std::byte*>(host);
+    }
+    VkBufferDeviceAddressInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
+    info.buffer = buffer_;
+    address_ = api.vkGetBufferDeviceAddress(gpu.device_, &info);
+  } catch (...) {
+    Reset();
+    throw;
+  }
+  gpu.allocated_bytes_ += bytes;
+}
+
+GpuBuffer& GpuBuffer::operator=(GpuBuffer&& other) noexcept {
+  if (this != &other) {
+    Reset();
+    gpu_ = std::exchange(other.gpu_, nullptr);
+    buffer_ = std::exchange(other.buffer_, nullptr);
+    memory_ = std::exchange(other.memory_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    address_ = std::exchange(other.address_, 0);
+    host_ = std::exchange(other.host_, nullptr);
+    is_local_ = other.is_local_;
+  }
+  return *this;
+}
+
+// Nothing that was submitted may still use it.
+void GpuBuffer::Reset() noexcept {
+  if (gpu_ == nullptr || gpu_->silent_) return;
+  const VulkanApi& api = gpu_->api_;
+  if (address_ != 0) gpu_->allocated_bytes_ -= bytes_;
+  if (buffer_ != nullptr) api.vkDestroyBuffer(gpu_->device_, buffer_, nullptr);
+  if (memory_ != nullptr) api.vkFreeMemory(gpu_->device_, memory_, nullptr);
+  gpu_ = nullptr;
+}
+
+// ---- GpuCommands ----
+
+void GpuCommands::Copy(const GpuBuffer& to, uint64_t to_offset, const GpuBuffer& from,
+                       uint64_t from_offset, uint64_t bytes) {
+  const VkBufferCopy region{from_offset, to_offset, bytes};
+  gpu_->api_.vkCmdCopyBuffer(handle_, from.handle(), to.handle(), 1, &region);
+}
+
+void GpuCommands::CopiesBeforeWork() {
+  VkMemoryBarrier barrier{};
+  barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+  barrier.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
+  barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT;
+  gpu_->api_.vkCmdPipelineBarrier(handle_, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                  VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, nullptr,
+                                  0, nullptr);
+}
+
+void GpuCommands::Product(WeightFormat weights, const ProductJob& job) {
+  const ProductShape& shape = ShapeFor(job.n);
+  const uint32_t positions = shape.positions;
+  const bool emulated = gpu_->arithmetic() == GpuArithmetic::kEmulated;
+  const uint32_t set_rows =
+      weights == WeightFormat::kMxfp4 ? DELTAFIN_PRODUCT_ROWS_MXFP4 : shape.rows;
+  const uint32_t rows = kSets * (emulated ? 1 : set_rows);
+  const VkPipeline pipeline = gpu_->PipelineOf(
+      format("product_{}_{}_{}", FormatName(weights), positions, gpu_->ArithmeticSuffix()));
+  const VulkanApi& api = gpu_->api_;
+  api.vkCmdBindPipeline(handle_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+  api.vkCmdPushConstants(handle_, gpu_->layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(job), &job);
+  api.vkCmdDispatch(handle_, (job.rows + rows - 1) / rows, (job.n + positions - 1) / positions, 1);
+}
+
+void GpuCommands::Probe(VkDeviceAddress triples, VkDeviceAddress results, uint32_t count) {
+  struct Job {
+    VkDeviceAddress triples;
+    VkDeviceAddress results;
+    uint64_t count;
+  };
+  const Job job{triples, results, count};
+  const VulkanApi& api = gpu_->api_;
+  api.vkCmdBindPipeline(handle_, VK_PIPELINE_BIND_POINT_COMPUTE,
+                        gpu_->PipelineOf(format("probe_{}", gpu_->ArithmeticSuffix())));
+  api.vkCmdPushConstants(handle_, gpu_->layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(job), &job);
+  api.vkCmdDispatch(handle_, (count + 63) / 64, 1, 1);
+}
+
+}  // namespace deltafin

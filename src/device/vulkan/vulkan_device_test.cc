@@ -1,0 +1,302 @@
+// The GPU backend against the CPU, bit by bit: products of every format at odd sizes, experts,
+// placement, and what happens when the GPU fails.
+#include "device/vulkan/vulkan_device.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <numeric>
+
+#include "base/format.h"
+#include "device/device_test_util.h"
+#include "device/vulkan/vulkan_test_util.h"
+
+namespace deltafin {
+namespace {
+
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8,
+                                     WeightFormat::kMxfp4};
+constexpr uint64_t kMuch = uint64_t{1} << 28;
+
+class VulkanDeviceTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { gpu_ = new GpuFixture(); }
+  static void TearDownTestSuite() {
+    delete gpu_;
+    gpu_ = nullptr;
+  }
+  void TearDown() override { gpu_->gpu().SetFaults({}); }
+
+  OwnedMatrix MatrixOf(WeightFormat format, int64_t rows, int64_t cols,
+                       Range range = Range::kOrdinary, uint64_t id_bits = 0) {
+    OwnedMatrix w = random_.MatrixOf(format, rows, cols, range);
+    w.view.id = id_bits | ++last_id_;
+    return w;
+  }
+
+  static std::vector<float> Product(Device& device, const Matrix& w, const std::vector<float>& x,
+                                    int64_t n) {
+    const DeviceFloats in(device, x);
+    const int64_t stride = w.rows + 3;
+    const DeviceFloats out(device, (n - 1) * stride + w.rows);
+    device.MatMul(w, in.data(), out.data(), stride, n);
+    return out.Read();
+  }
+
+  // A layer's worth of products in the ways that the forward pass uses them: matrices in pieces,
+  // of which the host keeps some, results that are the next input, experts. Asks `matrix` for each
+  // matrix of the spine that it is about to use.
+  static std::vector<float> RunSequence(Device& device, const std::vector<OwnedMatrix>& spine,
+                                        const std::vector<std::array<OwnedMatrix, 3>>& experts,
+                                        const std::vector<float>& x, int64_t n,
+                                        const std::function<Matrix(size_t)>& matrix) {
+    constexpr int64_t kWidth = 96;
+    const DeviceFloats in(device, x);
+    const DeviceFloats first(device, n * kWidth);
+    const DeviceFloats second(device, n * kWidth);
+    const DeviceFloats expert_out(device, 2 * n * kWidth);
+    int64_t row = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      Matrix piece = matrix(i);
+      if (i == 1) piece.id = 0;  // what the GPU has no room for
+      if (i == 1) piece.data = spine[1].view.data;
+      device.MatMul(piece, in.data(), first.data() + row, kWidth, n);
+      row += piece.rows;
+    }
+    device.MatMul(matrix(3), first.data(), second.data(), kWidth, n);
+    device.Add(second.data(), first.data(), n * kWidth);
+    std::vector<int32_t> in_rows(static_cast<size_t>(n));
+    std::iota(in_rows.begin(), in_rows.end(), 0);
+    std::vector<std::vector<int32_t>> out_rows(2, in_rows);
+    for (int32_t& out : out_rows[0]) out = 2 * out + 1;
+    for (int32_t& out : out_rows[1]) out = 2 * out;
+    std::vector<ExpertTask> tasks;
+    for (size_t e = 0; e < experts.size(); ++e) {
+      const auto& [w1, w3, w2] = experts[e];
+      tasks.push_back({{w1.view, w3.view, w2.view}, in_rows.data(), out_rows[e].data(), n});
+    }
+    device.ExpertMlp(tasks, second.data(), expert_out.data(), kWidth, {});
+    device.Synchronize();
+    std::vector<float> all = second.Read();
+    const std::vector<float> of_experts = expert_out.Read();
+    all.insert(all.end(), of_experts.begin(), of_experts.end());
+    return all;
+  }
+  // What RunSequence runs on.
+  std::vector<OwnedMatrix> SpineOfSequence() {
+    std::vector<OwnedMatrix> spine;
+    spine.push_back(MatrixOf(WeightFormat::kBf16, 40, 64));
+    spine.push_back(MatrixOf(WeightFormat::kBf16, 30, 64));
+    spine.push_back(MatrixOf(WeightFormat::kInt8, 26, 64));
+    spine.push_back(MatrixOf(WeightFormat::kF32, 96, 96));
+    return spine;
+  }
+  std::vector<std::array<OwnedMatrix, 3>> ExpertsOfSequence() {
+    std::vector<std::array<OwnedMatrix, 3>> experts(2);
+    for (auto& [w1, w3, w2] : experts) {
+      w1 = MatrixOf(WeightFormat::kMxfp4, 64, 96, Range::kOrdinary, kExpertIdBit);
+      w3 = MatrixOf(WeightFormat::kMxfp4, 64, 96, Range::kOrdinary, kExpertIdBit);
+      w2 = MatrixOf(WeightFormat::kMxfp4, 96, 64, Range::kOrdinary, kExpertIdBit);
+    }
+    return experts;
+  }
+
+  static GpuFixture* gpu_;
+  ThreadPool one_thread_{1};
+  std::unique_ptr<Device> plain_ = MakeCpuDevice(one_thread_, CpuIsa::kPlain);
+  Random random_{20240607};
+  uint64_t last_id_ = 0;
+};
+
+GpuFixture* VulkanDeviceTest::gpu_ = nullptr;
+
+TEST_F(VulkanDeviceTest, ProductsHaveTheBitsOfTheCpu) {
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  for (const WeightFormat format : kFormats) {
+    for (const Range range : {Range::kOrdinary, Range::kWild}) {
+      for (const auto& [rows, cols] :
+           {std::pair{1, 32}, {3, 96}, {33, 544}, {64, 512}, {130, 1056}}) {
+        for (const int64_t n : {1, 2, 8, 9, 21}) {
+          const OwnedMatrix w = MatrixOf(format, rows, cols, range);
+          const std::vector<float> x = random_.Values(n * cols, range);
+          const std::string what =
+              deltafin::format("format {} [{}, {}] x {}", static_cast<int>(format), rows, cols, n);
+          ExpectSameBits(Product(*plain_, w.view, x, n), Product(device, w.view, x, n), what);
+          EXPECT_TRUE(device.Holds(w.view.id)) << what;
+        }
+      }
+      if (format == WeightFormat::kMxfp4) continue;
+      for (const int64_t cols : {1, 15, 17, 129, 300}) {  // rows that end inside a step
+        const OwnedMatrix w = MatrixOf(format, 5, cols, range);
+        const std::vector<float> x = random_.Values(2 * cols, range);
+        ExpectSameBits(Product(*plain_, w.view, x, 2), Product(device, w.view, x, 2),
+                       deltafin::format("{} columns", cols));
+      }
+    }
+  }
+  EXPECT_FALSE(device.is_lost()) << gpu_->notice();
+}
+
+// What could meet a subnormal is not handed over, and has its bits from the host.
+TEST_F(VulkanDeviceTest, AGpuThatFlushesSubnormalsNeverMeetsOne) {
+  const int64_t cols = 160;
+  for (const WeightFormat format : kFormats) {
+    const OwnedMatrix w = MatrixOf(format, 9, cols);
+    std::vector<float> x = random_.Values(cols);
+    for (float& value : x) value += value < 0 ? -0.5f : 0.5f;
+    const auto is_handed_over = [&] {
+      VulkanDevice& device = gpu_->Restart(kMuch, kMuch, true);
+      ExpectSameBits(Product(*plain_, w.view, x, 1), Product(device, w.view, x, 1), "product");
+      GpuFaults faults;
+      faults.submits_until_lost = 1;
+      gpu_->gpu().SetFaults(faults);
+      Product(device, w.view, x, 1);
+      Product(device, w.view, x, 1);
+      gpu_->gpu().SetFaults({});
+      return device.is_lost();
+    };
+    for (const float bad : {0x1p-126f, 0x1p-140f, -0x1p-149f}) {
+      x[7] = bad;
+      EXPECT_FALSE(is_handed_over()) << static_cast<int>(format) << " " << bad;
+    }
+    x[7] = 0.0f;
+    EXPECT_TRUE(is_handed_over()) << static_cast<int>(format);
+  }
+}
+
+TEST_F(VulkanDeviceTest, ManyPositionsRunInSeveralTurns) {
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  const int64_t n = 1300;  // times 4096 columns is more than what is handed over at once
+  const OwnedMatrix w = MatrixOf(WeightFormat::kBf16, 2, 4096);
+  const std::vector<float> x = random_.Values(n * 4096);
+  ExpectSameBits(Product(*plain_, w.view, x, n), Product(device, w.view, x, n), "many positions");
+}
+
+TEST_F(VulkanDeviceTest, WhatIsHeldNeedsNoData) {
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  const OwnedMatrix w = MatrixOf(WeightFormat::kInt8, 20, 160);
+  const std::vector<float> x = random_.Values(160);
+  const std::vector<float> want = Product(*plain_, w.view, x, 1);
+  ExpectSameBits(want, Product(device, w.view, x, 1), "first");
+  Matrix held = w.view;
+  held.data = nullptr;
+  held.scales = nullptr;
+  ExpectSameBits(want, Product(device, held, x, 1), "held");
+}
+
+TEST_F(VulkanDeviceTest, PlacementNeverShows) {
+  const std::vector<OwnedMatrix> spine = SpineOfSequence();
+  const auto experts = ExpertsOfSequence();
+  for (const int64_t n : {1, 5}) {
+    const std::vector<float> x = random_.Values(n * 64);
+    const auto own = [&](size_t i) { return spine[i].view; };
+    const std::vector<float> want = RunSequence(*plain_, spine, experts, x, n, own);
+    for (const uint64_t spine_bytes : {uint64_t{0}, uint64_t{12} << 10, kMuch}) {
+      for (const uint64_t expert_bytes : {uint64_t{0}, uint64_t{60} << 10, kMuch}) {
+        VulkanDevice& device = gpu_->Restart(spine_bytes, expert_bytes);
+        for (int again = 0; again < 2; ++again) {
+          ExpectSameBits(want, RunSequence(device, spine, experts, x, n, own),
+                         deltafin::format("{} and {} bytes", spine_bytes, expert_bytes));
+        }
+        EXPECT_LE(device.held_bytes(), spine_bytes + expert_bytes);
+        EXPECT_EQ(device.held_bytes() > 0, spine_bytes + expert_bytes > 0);
+        EXPECT_FALSE(device.is_lost()) << gpu_->notice();
+      }
+    }
+  }
+}
+
+TEST_F(VulkanDeviceTest, LessMemoryThanPlannedLeavesTheRestToTheHost) {
+  const std::vector<OwnedMatrix> spine = SpineOfSequence();
+  const auto experts = ExpertsOfSequence();
+  const std::vector<float> x = random_.Values(64);
+  const auto own = [&](size_t i) { return spine[i].view; };
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  GpuFaults faults;
+  faults.most_bytes = 1;
+  gpu_->gpu().SetFaults(faults);
+  ExpectSameBits(RunSequence(*plain_, spine, experts, x, 1, own),
+                 RunSequence(device, spine, experts, x, 1, own), "no memory");
+  EXPECT_EQ(device.held_bytes(), 0u);
+}
+
+// Hands out what a lost GPU held.
+class Shelf final : public WeightOrigin {
+ public:
+  explicit Shelf(const std::vector<OwnedMatrix>& spine) : spine_(spine) {}
+  Matrix ReadAgain(uint64_t id, std::vector<std::byte>& bytes) override {
+    for (const OwnedMatrix& w : spine_) {
+      if (w.view.id != id) continue;
+      Matrix matrix = w.view;
+      bytes.assign(matrix.data, matrix.data + matrix.rows * matrix.row_bytes());
+      matrix.data = bytes.data();
+      return matrix;
+    }
+    throw Error(ErrorCode::kIo, "no such matrix");
+  }
+
+ private:
+  const std::vector<OwnedMatrix>& spine_;
+};
+
+TEST_F(VulkanDeviceTest, ALostGpuCostsNoBit) {
+  const std::vector<OwnedMatrix> spine = SpineOfSequence();
+  const auto experts = ExpertsOfSequence();
+  const int64_t n = 3;
+  const std::vector<float> x = random_.Values(n * 64);
+  const auto own = [&](size_t i) { return spine[i].view; };
+  const std::vector<float> want = RunSequence(*plain_, spine, experts, x, n, own);
+  bool finished = false;
+  for (int64_t submits = 0; !finished; ++submits) {
+    ASSERT_LT(submits, 100);
+    VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+    Shelf shelf(spine);
+    device.SetOrigin(&shelf);
+    // What is held is not there otherwise.
+    const auto held = [&](size_t i) {
+      Matrix w = spine[i].view;
+      if (device.Holds(w.id)) w.data = nullptr;
+      return w;
+    };
+    ExpectSameBits(want, RunSequence(device, spine, experts, x, n, held), "before");
+    GpuFaults faults;
+    faults.submits_until_lost = submits;
+    gpu_->gpu().SetFaults(faults);
+    ExpectSameBits(want, RunSequence(device, spine, experts, x, n, held),
+                   deltafin::format("lost after {} submissions", submits));
+    finished = !device.is_lost();
+    EXPECT_EQ(gpu_->notice().empty(), finished);
+    EXPECT_TRUE(!finished || submits >= 3);
+    ExpectSameBits(want, RunSequence(device, spine, experts, x, n, held), "after");
+    gpu_->gpu().SetFaults({});
+  }
+}
+
+TEST_F(VulkanDeviceTest, WeightsThatNobodyHasAnyMoreAreAnError) {
+  const OwnedMatrix w = MatrixOf(WeightFormat::kBf16, 20, 160);
+  const std::vector<float> x = random_.Values(160);
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  Product(device, w.view, x, 1);
+  Matrix held = w.view;
+  held.data = nullptr;
+  GpuFaults faults;
+  faults.submits_until_lost = 0;
+  gpu_->gpu().SetFaults(faults);
+  EXPECT_THROW(Product(device, held, x, 1), Error);
+  EXPECT_TRUE(device.is_lost());
+  ExpectSameBits(Product(*plain_, w.view, x, 1), Product(device, w.view, x, 1), "with its data");
+}
+
+TEST_F(VulkanDeviceTest, ListsTheGpu) {
+  const std::vector<GpuInfo> gpus = ListGpus();
+  ASSERT_FALSE(gpus.empty());
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    EXPECT_EQ(gpus[i].number, static_cast<int>(i));
+    EXPECT_NE(gpus[i].name, "");
+    EXPECT_GT(gpus[i].memory_bytes, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace deltafin

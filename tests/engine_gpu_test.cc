@@ -1,0 +1,193 @@
+// The engine with a GPU (the tests' software driver) against the engine without: the same bits
+// wherever the weights are, from nothing on the GPU to everything, and when the GPU is lost.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "deltafin/convert.h"
+#include "deltafin/devices.h"
+#include "device/vulkan/vulkan_test_util.h"
+#include "engine/engine_impl.h"
+#include "engine_harness.h"
+#include "reference/odd_checkpoints.h"
+#include "reference/oracle_data.h"
+#include "shared_data.h"
+
+namespace deltafin {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+EngineOptions Options(const std::string& dir, uint64_t gpu_bytes, uint64_t ram_bytes = 0) {
+  EngineOptions options;
+  options.model_dir = dir;
+  options.threads = 2;
+  options.context_tokens = 256;
+  options.ram_bytes = ram_bytes;
+  options.spine = SpineFormat::kBf16;
+  options.gpu_bytes = gpu_bytes;
+  if (gpu_bytes > 0) {
+    options.device = DeviceChoice::kGpu;
+    const auto instance = VulkanInstance::Create();
+    options.gpu_number = static_cast<int>(TestGpuNumber(*instance));
+  }
+  return options;
+}
+
+std::unique_ptr<EngineImpl> Open(const EngineOptions& options) {
+  EngineParts parts;
+  parts.keep_heat = false;
+  return std::make_unique<EngineImpl>(options, parts);
+}
+
+std::vector<TokenId> SomeTokens(size_t count) {
+  auto ids = reference::LoadNanoPrompts().at(5).AllIds();
+  ids.resize(std::min(ids.size(), count));
+  return {ids.begin(), ids.end()};
+}
+
+TEST(EngineGpu, PlacementNeverShows) {
+  const auto tokens = SomeTokens(24);
+  const auto want = AppendAll(*Open(Options(NanoDir(), 0))->NewSession(), tokens, 0);
+  // One byte holds nothing, 3 MiB a part of the spine, 64 MiB the spine and some experts.
+  bool some = false;
+  bool all = false;
+  for (const uint64_t gpu_bytes : {uint64_t{1}, 3 * kMiB, 64 * kMiB, 512 * kMiB}) {
+    const auto engine = Open(Options(NanoDir(), gpu_bytes));
+    ASSERT_NE(engine->gpu_device(), nullptr);
+    for (const int64_t chunk : {0, 7, 1}) {
+      SCOPED_TRACE(testing::Message() << gpu_bytes << " bytes, chunk " << chunk);
+      const auto some_tokens = std::span(tokens).first(chunk == 1 ? size_t{5} : tokens.size());
+      const auto got = AppendAll(*engine->NewSession(), some_tokens, chunk);
+      ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin()));
+    }
+    const uint64_t held = engine->gpu_device()->held_bytes();
+    EXPECT_LE(held, gpu_bytes);
+    EXPECT_EQ(held > 0, gpu_bytes > 1);
+    EXPECT_FALSE(engine->gpu_device()->is_lost());
+    some |= held > 0 && engine->memory_plan().device_spine_bytes < held + kMiB / 4;
+    all |= held > engine->memory_plan().device_spine_bytes + kMiB;
+  }
+  EXPECT_TRUE(some);
+  EXPECT_TRUE(all) << "no expert was held";
+}
+
+TEST(EngineGpu, WhatTheGpuHoldsIsReadOnce) {
+  const auto tokens = SomeTokens(3);
+  const auto engine = Open(Options(NanoDir(), 256 * kMiB));
+  const auto session = engine->NewSession();
+  AppendAll(*session, std::span(tokens).first(1), 0);
+  const EngineCounters first = engine->counters();
+  AppendAll(*session, std::span(tokens).subspan(1), 1);
+  const EngineCounters later = engine->counters() - first;
+  EXPECT_GT(first.spine_bytes, kMiB);
+  EXPECT_EQ(later.head_bytes, 0u);
+  EXPECT_LE(later.spine_bytes, first.spine_bytes / 50);  // what was read ahead
+  EXPECT_EQ(engine->memory_plan().device_spine_bytes > 0, true);
+}
+
+TEST(EngineGpu, GreedyIdsAreTheOracles) {
+  const auto prompts = reference::LoadNanoPrompts();
+  const auto cpu = Open(Options(NanoDir(), 0));
+  const auto gpu = Open(Options(NanoDir(), 256 * kMiB));
+  for (size_t i = 0; i < 3; ++i) {
+    const size_t count = std::min<size_t>(prompts[i].greedy_ids.size(), 8);
+    const std::vector<TokenId> want(prompts[i].greedy_ids.begin(),
+                                    prompts[i].greedy_ids.begin() + static_cast<long>(count));
+    const auto ids = GenerateGreedy(*gpu->NewSession(), prompts[i].ids, count);
+    EXPECT_EQ(ids, GenerateGreedy(*cpu->NewSession(), prompts[i].ids, count));
+    EXPECT_TRUE(i > 0 || ids == want);
+  }
+}
+
+TEST(EngineGpu, AnInt8SpineToo) {
+  reference::TemporaryFolder folder;
+  for (const auto& entry : std::filesystem::directory_iterator(NanoDir())) {
+    if (!entry.is_regular_file()) continue;
+    std::filesystem::create_symlink(std::filesystem::absolute(entry.path()),
+                                    folder.path() + "/" + entry.path().filename().string());
+  }
+  ConvertSpineToInt8({folder.path(), {}, 2, nullptr});
+  const auto tokens = SomeTokens(6);
+  EngineOptions options = Options(folder.path(), 0);
+  options.spine = SpineFormat::kInt8;
+  const auto want = AppendAll(*Open(options)->NewSession(), tokens, 0);
+  for (const uint64_t gpu_bytes : {2 * kMiB, 256 * kMiB}) {
+    options = Options(folder.path(), gpu_bytes);
+    options.spine = SpineFormat::kInt8;
+    const auto engine = Open(options);
+    for (const int64_t chunk : {0, 4, 1}) {  // the second pass is the last that reads
+      ASSERT_EQ(want, AppendAll(*engine->NewSession(), tokens, chunk));
+    }
+    EXPECT_GT(engine->gpu_device()->held_bytes(), kMiB);
+  }
+}
+
+// In the middle of an answer, after any number of submissions.
+TEST(EngineGpu, ALostGpuCostsNoBit) {
+  const auto tokens = SomeTokens(10);
+  const auto want = AppendAll(*Open(Options(NanoDir(), 0))->NewSession(), tokens, 0);
+  for (const int64_t submits : {0, 1, 5, 60, 200}) {
+    EngineOptions options = Options(NanoDir(), 256 * kMiB);
+    std::mutex mutex;
+    std::vector<std::string> notices;
+    options.on_notice = [&](const std::string& notice) {
+      const std::lock_guard lock(mutex);
+      notices.push_back(notice);
+    };
+    const auto engine = Open(options);
+    const auto session = engine->NewSession();
+    auto got = AppendAll(*session, std::span(tokens).first(4), 0);
+    GpuFaults faults;
+    faults.submits_until_lost = submits;
+    engine->gpu()->SetFaults(faults);
+    const auto rest = AppendAll(*session, std::span(tokens).subspan(4), 2);
+    got.insert(got.end(), rest.begin(), rest.end());
+    ASSERT_EQ(got, want) << submits;
+    EXPECT_TRUE(engine->gpu_device()->is_lost()) << submits;
+    EXPECT_EQ(AppendAll(*engine->NewSession(), tokens, 0), want);  // and the next answer
+    ASSERT_EQ(notices.size(), 1u);
+    EXPECT_THAT(notices[0], testing::HasSubstr("lost"));
+  }
+}
+
+TEST(EngineGpu, SaysWhatIsWhere) {
+  const auto engine = Open(Options(NanoDir(), 4 * kMiB));
+  std::string said;
+  for (const std::string& line : engine->Describe()) said += line + "\n";
+  EXPECT_THAT(said, testing::HasSubstr("on the GPU"));
+  EXPECT_THAT(said, testing::HasSubstr("of its memory for weights"));
+  bool planned = false;
+  for (const PlanLine& line : engine->plan()) planned |= line.what == "on the GPU: spine";
+  EXPECT_TRUE(planned);
+}
+
+TEST(EngineGpu, AGpuThatIsNotThereIsAnErrorUnlessItIsUpToTheEngine) {
+  EngineOptions options = Options(NanoDir(), kMiB);
+  options.gpu_number = 99;
+  try {
+    Open(options);
+    FAIL() << "there are a hundred GPUs";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), testing::HasSubstr("99"));
+  }
+  options = Options(NanoDir(), 0);
+  options.device = DeviceChoice::kAuto;
+  const auto engine = Open(options);
+  EXPECT_TRUE(engine->gpu() == nullptr || !engine->gpu()->info().shares_ram);
+}
+
+TEST(EngineGpu, DevicesAreListed) {
+  std::string note;
+  const std::vector<ComputeDevice> devices = ListDevices(&note);
+  EXPECT_EQ(note, "");
+  ASSERT_GE(devices.size(), 2u);
+  EXPECT_EQ(devices[0].flag, "cpu");
+  EXPECT_EQ(devices[1].flag, "gpu:0");
+  EXPECT_NE(devices[1].verdict, "");
+}
+
+}  // namespace
+}  // namespace deltafin
