@@ -241,7 +241,6 @@ std::vector<ReadQueueOptions> QuickCandidates() {
 std::vector<ReadMeasurement> MeasureReads(DiskProbe& probe,
                                           const std::vector<ReadQueueOptions>& candidates,
                                           int num_spans, int at_once, double seconds) {
-  const Clock::time_point begin = Clock::now();
   std::vector<ReadMeasurement> measurements;
   std::vector<std::unique_ptr<ReadQueue>> queues;
   for (const ReadQueueOptions& options : candidates) {
@@ -256,13 +255,17 @@ std::vector<ReadMeasurement> MeasureReads(DiskProbe& probe,
     }
   }
   const double bytes = static_cast<double>(probe.span_bytes()) * num_spans;
-  for (bool any = true; any && SecondsSince(begin) < seconds;) {
+  const Clock::time_point begin = Clock::now();
+  bool measured = false;
+  const auto has_time = [&] { return !measured || SecondsSince(begin) < seconds; };
+  for (bool any = true; any && has_time();) {
     any = false;
-    for (size_t i = 0; i < queues.size() && SecondsSince(begin) < seconds; ++i) {
+    for (size_t i = 0; i < queues.size() && has_time(); ++i) {
       if (queues[i] == nullptr) continue;
       try {
         measurements[i].rates.push_back(bytes / probe.Read(*queues[i], num_spans, at_once));
         any = true;
+        measured = true;
       } catch (const Error& error) {
         measurements[i].refused = error.what();
         measurements[i].rates.clear();

@@ -65,8 +65,8 @@ struct ReadMeasurement {
 // What is worth trying at a first start, the plainest first.
 std::vector<ReadQueueOptions> QuickCandidates();
 
-// Measures the candidates in turns (a round each, then again) until `seconds` are over: each at
-// least once unless a single round takes longer than that. A way that is refused or fails says why.
+// Measures the candidates in turns (a round each, then again) until `seconds` are over, but one at
+// least once. A way that is refused or fails says why.
 std::vector<ReadMeasurement> MeasureReads(DiskProbe& probe,
                                           const std::vector<ReadQueueOptions>& candidates,
                                           int num_spans, int at_once, double seconds);

@@ -10,7 +10,7 @@
 namespace deltafin {
 namespace {
 
-std::vector<std::byte> Bytes(size_t count, int seed) {
+std::vector<std::byte> Pattern(size_t count, int seed) {
   std::vector<std::byte> bytes(count);
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 7 + seed);
   return bytes;
@@ -27,8 +27,8 @@ class ScratchFileTest : public testing::Test {
 TEST_F(ScratchFileTest, HoldsWhatIsWrittenAndHasNoName) {
   const auto file = RealFileSystem().CreateScratch(folder_);
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
-  const auto one = Bytes(10'000, 1);
-  const auto two = Bytes(10'000, 2);
+  const auto one = Pattern(10'000, 1);
+  const auto two = Pattern(10'000, 2);
   file->WriteAt(40'960, two);
   file->WriteAt(0, one);
   std::vector<std::byte> back(10'000);
@@ -57,7 +57,7 @@ TEST_F(ScratchFileTest, AFolderThatCannotBeMadeIsAnError) {
 TEST_F(ScratchFileTest, FaultsReachIt) {
   FaultyFileSystem faulty(RealFileSystem());
   const auto file = faulty.CreateScratch(folder_);
-  const auto bytes = Bytes(100, 3);
+  const auto bytes = Pattern(100, 3);
   faulty.FailWrites(ErrorCode::kNoSpace, 1);
   file->WriteAt(0, bytes);
   EXPECT_THROW(file->WriteAt(100, bytes), Error);

@@ -20,7 +20,7 @@ constexpr MlaShape kShape{.num_heads = 2, .nope_dim = 4, .rope_dim = 6, .v_dim =
 constexpr int64_t kMaxPass = 600;
 
 // Layer 0 is KDA, the others are MLA.
-ModelConfig SmallConfig() {
+ModelConfig SpillConfig() {
   ModelConfig config;
   config.num_layers = 3;
   config.is_mla = {false, true, true};
@@ -91,7 +91,7 @@ class CacheSpillTest : public testing::Test {
   std::minstd_rand random_{5};
   ThreadPool pool_{2};
   std::unique_ptr<Device> device_ = MakeCpuDevice(pool_);
-  ModelConfig config_ = SmallConfig();
+  ModelConfig config_ = SpillConfig();
   FaultyFileSystem files_{RealFileSystem()};
   std::unique_ptr<ReadQueue> queue_;
   std::unique_ptr<CacheSpill> spill_;
@@ -186,7 +186,8 @@ TEST_F(CacheSpillTest, FailuresAreErrors) {
         whole.Truncate(1'100);
         ASSERT_TRUE(SamePass(spilled, whole, 1));
         ASSERT_TRUE(spilled.Save() == whole.Save());
-        EXPECT_GT(skip, 8);
+        // Four pages of each layer are written.
+        EXPECT_GE(skip, 8);
         break;  // more than there are
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), writes ? ErrorCode::kNoSpace : ErrorCode::kIo);

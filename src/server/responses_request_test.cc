@@ -13,18 +13,19 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-RequestLimits Limits() { return {{"m"}, &TestTokenizer(), 2000, 0, 16}; }
+RequestLimits ResponsesLimits() { return {{"m"}, &TestTokenizer(), 2000, 0, 16}; }
 
-ResponsesRequest Read(const std::string& fields) {
-  return ReadResponsesRequest("{" + fields + "}", Limits());
+ResponsesRequest ReadResponses(const std::string& fields) {
+  return ReadResponsesRequest("{" + fields + "}", ResponsesLimits());
 }
 std::vector<TokenId> PromptOf(const std::string& chat_fields) {
-  return ReadChatRequest("{" + chat_fields + "}", Limits()).prompt.ids;
+  return ReadChatRequest("{" + chat_fields + "}", ResponsesLimits()).prompt.ids;
 }
 
-void ExpectBad(const std::string& fields, const std::string& param, const std::string& message) {
+void ExpectBadResponses(const std::string& fields, const std::string& param,
+                        const std::string& message) {
   try {
-    (void)Read(fields);
+    (void)ReadResponses(fields);
     ADD_FAILURE() << fields << " was taken";
   } catch (const ApiError& error) {
     EXPECT_EQ(error.status(), 400) << fields;
@@ -34,7 +35,7 @@ void ExpectBad(const std::string& fields, const std::string& param, const std::s
 }
 
 TEST(ResponsesRequestTest, ATextIsAChat) {
-  const ResponsesRequest request = Read(R"("input": "Hi", "instructions": "Be kind.",
+  const ResponsesRequest request = ReadResponses(R"("input": "Hi", "instructions": "Be kind.",
       "max_output_tokens": 7, "temperature": 0.5, "seed": 3, "stream": true)");
   EXPECT_EQ(request.chat.prompt.ids, PromptOf(R"("messages": [
       {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}])"));
@@ -46,11 +47,11 @@ TEST(ResponsesRequestTest, ATextIsAChat) {
   EXPECT_EQ(request.settings.at("instructions"), "Be kind.");
   EXPECT_EQ(request.settings.at("max_output_tokens"), 7);
   EXPECT_EQ(request.settings.at("store"), false);
-  EXPECT_EQ(Read(R"("input": "Hi")").settings.at("temperature"), 0);
+  EXPECT_EQ(ReadResponses(R"("input": "Hi")").settings.at("temperature"), 0);
 }
 
 TEST(ResponsesRequestTest, ItemsAreTheMessagesOfAChat) {
-  const ResponsesRequest request = Read(R"("input": [
+  const ResponsesRequest request = ReadResponses(R"("input": [
       {"role": "developer", "content": "Short."},
       {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
       {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "No."}],
@@ -81,7 +82,7 @@ TEST(ResponsesRequestTest, ItemsAreTheMessagesOfAChat) {
 }
 
 TEST(ResponsesRequestTest, ToolsFormatsAndReasoning) {
-  const ResponsesRequest request = Read(R"("input": "Hi", "tools": [
+  const ResponsesRequest request = ReadResponses(R"("input": "Hi", "tools": [
         {"type": "function", "name": "f", "description": null, "strict": true,
          "parameters": {"type": "object", "properties": {}, "additionalProperties": false}}],
       "tool_choice": {"type": "function", "name": "f"}, "reasoning": {"effort": "none"},
@@ -103,7 +104,8 @@ TEST(ResponsesRequestTest, ToolsFormatsAndReasoning) {
 }
 
 TEST(ResponsesRequestTest, NotesAndIgnoredFieldsHaveTheirNamesHere) {
-  const ResponsesRequest request = Read(R"("input": "Hi", "future": 1, "user": "u", "store": false,
+  const ResponsesRequest request =
+      ReadResponses(R"("input": "Hi", "future": 1, "user": "u", "store": false,
       "reasoning": {"effort": "medium", "summary": "auto"}, "truncation": "disabled",
       "include": ["reasoning.encrypted_content"], "service_tier": "auto", "top_logprobs": 0,
       "previous_response_id": null, "background": false, "text": {"verbosity": "medium"})");
@@ -114,55 +116,62 @@ TEST(ResponsesRequestTest, NotesAndIgnoredFieldsHaveTheirNamesHere) {
 }
 
 TEST(ResponsesRequestTest, ErrorsNameTheFieldAsItIsSpelledHere) {
-  ExpectBad("", "input", "a text, or an array of items");
-  ExpectBad(R"("input": [])", "input", "array of items");
-  ExpectBad(R"("input": [1])", "input[0]", "an object");
-  ExpectBad(R"("input": [{"role": "user"}])", "input[0].content", "a string or an array");
-  ExpectBad(R"("input": [{"role": "tool", "content": "x"}])", "input[0].role", "\"user\"");
-  ExpectBad(R"("input": [{"type": "item_reference", "id": "x"}])", "input[0].type", "\"message\"");
-  ExpectBad(R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])",
-            "input[0].content[0]", "text only");
-  ExpectBad(R"("input": [{"role": "user", "content": [{"type": "input_text"}]}])",
-            "input[0].content[0].text", "a string");
-  ExpectBad(R"("input": [{"type": "reasoning", "encrypted_content": "x"}])",
-            "input[0].encrypted_content", "not from this server");
-  ExpectBad(R"("instructions": "x", "input": [{"role": "user", "content": "x"},
+  ExpectBadResponses("", "input", "a text, or an array of items");
+  ExpectBadResponses(R"("input": [])", "input", "array of items");
+  ExpectBadResponses(R"("input": [1])", "input[0]", "an object");
+  ExpectBadResponses(R"("input": [{"role": "user"}])", "input[0].content", "a string or an array");
+  ExpectBadResponses(R"("input": [{"role": "tool", "content": "x"}])", "input[0].role", "\"user\"");
+  ExpectBadResponses(R"("input": [{"type": "item_reference", "id": "x"}])", "input[0].type",
+                     "\"message\"");
+  ExpectBadResponses(R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])",
+                     "input[0].content[0]", "text only");
+  ExpectBadResponses(R"("input": [{"role": "user", "content": [{"type": "input_text"}]}])",
+                     "input[0].content[0].text", "a string");
+  ExpectBadResponses(R"("input": [{"type": "reasoning", "encrypted_content": "x"}])",
+                     "input[0].encrypted_content", "not from this server");
+  ExpectBadResponses(R"("instructions": "x", "input": [{"role": "user", "content": "x"},
                {"type": "function_call", "call_id": "a", "arguments": "{}"}])",
-            "input[1].name", "the name of a tool");
-  ExpectBad(R"("input": [{"type": "function_call_output", "call_id": "a", "output": "x"}])",
-            "input[0].call_id", "the id of a call");
-  ExpectBad(R"("input": "x", "temperature": -1)", "temperature", "from 0 to 100");
-  ExpectBad(R"("input": "x", "max_output_tokens": 0)", "max_output_tokens", "at least 1");
-  ExpectBad(R"("input": "x", "reasoning": {"effort": "huge"})", "reasoning.effort", "\"low\"");
-  ExpectBad(R"("input": "x", "tools": [{"type": "web_search"}])", "tools[0].type", "\"function\"");
-  ExpectBad(R"("input": "x", "tools": [{"type": "function"}])", "tools[0].name", "the name");
-  ExpectBad(R"("input": "x", "tools": [{"type": "function", "name": "f", "strict": true,
+                     "input[1].name", "the name of a tool");
+  ExpectBadResponses(
+      R"("input": [{"type": "function_call_output", "call_id": "a", "output": "x"}])",
+      "input[0].call_id", "the id of a call");
+  ExpectBadResponses(R"("input": "x", "temperature": -1)", "temperature", "from 0 to 100");
+  ExpectBadResponses(R"("input": "x", "max_output_tokens": 0)", "max_output_tokens", "at least 1");
+  ExpectBadResponses(R"("input": "x", "reasoning": {"effort": "huge"})", "reasoning.effort",
+                     "\"low\"");
+  ExpectBadResponses(R"("input": "x", "tools": [{"type": "web_search"}])", "tools[0].type",
+                     "\"function\"");
+  ExpectBadResponses(R"("input": "x", "tools": [{"type": "function"}])", "tools[0].name",
+                     "the name");
+  ExpectBadResponses(R"("input": "x", "tools": [{"type": "function", "name": "f", "strict": true,
                "parameters": {"pattern": "x"}}])",
-            "tools[0].parameters", "pattern");
-  ExpectBad(R"("input": "x", "tool_choice": {"type": "function", "name": "f"})", "tool_choice.name",
-            "a function in tools");
-  ExpectBad(R"("input": "x", "tool_choice": {"type": "web_search"})", "tool_choice.type",
-            "\"function\"");
-  ExpectBad(R"("input": "x", "text": {"format": {"type": "json_schema"}})", "text.format",
-            "a schema");
-  ExpectBad(R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n",
+                     "tools[0].parameters", "pattern");
+  ExpectBadResponses(R"("input": "x", "tool_choice": {"type": "function", "name": "f"})",
+                     "tool_choice.name", "a function in tools");
+  ExpectBadResponses(R"("input": "x", "tool_choice": {"type": "web_search"})", "tool_choice.type",
+                     "\"function\"");
+  ExpectBadResponses(R"("input": "x", "text": {"format": {"type": "json_schema"}})", "text.format",
+                     "a schema");
+  ExpectBadResponses(R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n",
                "schema": {"oneOf": []}}})",
-            "text.format.schema", "oneOf");
-  ExpectBad(R"("input": "x", "text": {"format": {"type": "grammar"}})", "text.format.type",
-            "\"text\"");
+                     "text.format.schema", "oneOf");
+  ExpectBadResponses(R"("input": "x", "text": {"format": {"type": "grammar"}})", "text.format.type",
+                     "\"text\"");
 }
 
 TEST(ResponsesRequestTest, WhatCannotBeDoneIsRefused) {
   for (const char* name : {"previous_response_id", "conversation", "prompt", "max_tool_calls",
                            "messages", "response_format", "reasoning_effort", "max_tokens", "n"}) {
-    ExpectBad(std::string(R"("input": "x", ")") + name + "\": 1", name, "");
+    ExpectBadResponses(std::string(R"("input": "x", ")") + name + "\": 1", name, "");
   }
-  ExpectBad(R"("input": "x", "store": true)", "store", "nothing is kept here");
-  ExpectBad(R"("input": "x", "background": true)", "background", "nothing is kept here");
-  ExpectBad(R"("input": "x", "truncation": "auto")", "truncation", "refused");
-  ExpectBad(R"("input": "x", "top_logprobs": 2)", "top_logprobs", "chat completions");
-  ExpectBad(R"("input": "x", "include": ["web_search_call.results"])", "include", "reasoning");
-  ExpectBad(R"("input": "x", "text": {"verbosity": "low"})", "text.verbosity", "instructions");
+  ExpectBadResponses(R"("input": "x", "store": true)", "store", "nothing is kept here");
+  ExpectBadResponses(R"("input": "x", "background": true)", "background", "nothing is kept here");
+  ExpectBadResponses(R"("input": "x", "truncation": "auto")", "truncation", "refused");
+  ExpectBadResponses(R"("input": "x", "top_logprobs": 2)", "top_logprobs", "chat completions");
+  ExpectBadResponses(R"("input": "x", "include": ["web_search_call.results"])", "include",
+                     "reasoning");
+  ExpectBadResponses(R"("input": "x", "text": {"verbosity": "low"})", "text.verbosity",
+                     "instructions");
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace deltafin {
 namespace {
 
-constexpr int64_t kSegmentTokens = 1024;
+constexpr int64_t kPlainSegmentTokens = 1024;
 
-static_assert(kSegmentTokens == kProvidedTokens);
+static_assert(kPlainSegmentTokens == kProvidedTokens);
 
 // Where the cached values of one token lie.
 std::byte* TokenAddress(const LatentCacheView& cache, int64_t token, const MlaShape& shape) {
@@ -127,8 +127,8 @@ void PlainDevice::MlaAttend(float* out, const float* absorbed, const LatentCache
     totals[row].out = out + row * shape.kv_lora;
   }
   if (cache.reader != nullptr && n > 0) cache.reader->Begin(1);
-  for (int64_t begin = 0; begin < first + n; begin += kSegmentTokens) {
-    const int64_t end = std::min(begin + kSegmentTokens, first + n);
+  for (int64_t begin = 0; begin < first + n; begin += kPlainSegmentTokens) {
+    const int64_t end = std::min(begin + kPlainSegmentTokens, first + n);
     if (cache.reader != nullptr) cache.reader->Provide(begin, end);
     ForEach(shape.num_heads, 1, [&](int64_t head) {
       PartialSoftmax block, segment;
