@@ -216,7 +216,7 @@ class Run(unittest.TestCase):
             (("run", "--prompt", "a", "--ram", "lots"), "--ram"),
             (("run", "--prompt", "a", "--ram", "1M"), "at least"),
             (("run", "--prompt", "a", "--cache", "f16"), "--cache"),
-            (("run", "--prompt", "a", "--device", "gpu:99"), "gpu:99"),
+            (("run", "--prompt", "a", "--device", "gpu:99"), "GPU 99"),
             (("run", "--prompt", "a", "--device", "gpu:x"), "gpu:x"),
             (("run", "--prompt", "a", "--device", "tpu"), "--device"),
             (("run", "--prompt", "a", "--gpu-ram", "lots"), "--gpu-ram"),

@@ -17,7 +17,7 @@ enum class SpineFormat : uint8_t {
   kInt8,  // converted (convert.h): half the bytes, other results
 };
 
-// What computes. Never changes a result where the GPU passed the self-test as exact.
+// What computes. Never changes a result: a GPU without the CPU's bits is not used.
 enum class DeviceChoice : uint8_t {
   kAuto,  // a GPU with memory of its own that passes the self-test and holds weights, else the CPU
   kCpu,

@@ -94,9 +94,13 @@ std::string VulkanResultName(VkResult result) {
 }
 
 std::shared_ptr<const VulkanInstance> VulkanInstance::Create() {
-  std::shared_ptr<VulkanInstance> instance(new VulkanInstance());
-  instance->Load();
-  return instance;
+  // Never destroyed: the loader would unload drivers, which leave memory and threads behind.
+  static const auto* const kInstance = new std::shared_ptr<const VulkanInstance>([] {
+    std::shared_ptr<VulkanInstance> instance(new VulkanInstance());
+    instance->Load();
+    return instance;
+  }());
+  return *kInstance;
 }
 
 void VulkanInstance::Load() {

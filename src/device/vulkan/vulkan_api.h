@@ -80,7 +80,7 @@ struct PhysicalGpu {
 // The loader's library, one instance of Vulkan, and the GPUs that it has. Immutable.
 class VulkanInstance {
  public:
-  // Throws Error(kUnsupported) when there is no Vulkan.
+  // The one of this process. Throws Error(kUnsupported) when there is no Vulkan.
   static std::shared_ptr<const VulkanInstance> Create();
   ~VulkanInstance();
   VulkanInstance(const VulkanInstance&) = delete;
