@@ -54,6 +54,8 @@ void Start(httplib::Server& server, int* port, std::thread* thread) {
   server.set_tcp_nodelay(true);
   *port = server.bind_to_any_port("127.0.0.1");
   *thread = std::thread([&server] { server.listen_after_bind(); });
+  // A server that is told to stop before it runs would never stop.
+  while (!server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace

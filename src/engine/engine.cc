@@ -237,8 +237,8 @@ std::string EngineImpl::DescribeGpu() const {
 }
 
 std::string EngineImpl::DescribeContext() const {
-  const std::string all = format("context {} tokens, latent cache {}", info_.context_tokens,
-                                 options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16");
+  std::string all = format("context {} tokens, latent cache {}", info_.context_tokens,
+                           options_.cache_format == CacheFormat::kF32 ? "f32" : "bf16");
   if (cache_spill_ == nullptr) return all;
   const uint64_t most =
       static_cast<uint64_t>(info_.parallel_sessions) *

@@ -417,17 +417,17 @@ TEST_F(SetupTest, RandomFaultPlansEndWithEveryByte) {
 // ---- parts ----
 
 TEST(DiskSpaceTest, FoldersOnOneDiskShareItsRoom) {
-  const TempDir dir_;
-  fs::create_directories(dir_ / "a");
-  fs::create_directories(dir_ / "b");
+  const TempDir dir;
+  fs::create_directories(dir / "a");
+  fs::create_directories(dir / "b");
   const DiskSpace::FreeBytesOf free = [](const std::string&) { return uint64_t{1'000'000}; };
-  const DiskSpace one({dir_ / "a"}, free);
-  DiskSpace two({dir_ / "a", dir_ / "b"}, free);
+  const DiskSpace one({dir / "a"}, free);
+  DiskSpace two({dir / "a", dir / "b"}, free);
   EXPECT_EQ(one.FreeBytes(1), 999'999u);
   EXPECT_EQ(two.FreeBytes(1), 999'999u);
   EXPECT_EQ(two.LackingBytes(0), 0u);
-  EXPECT_EQ(two.Place(1000), dir_ / "a");
-  two.Take(dir_ / "b", two.FreeBytes(0));
+  EXPECT_EQ(two.Place(1000), dir / "a");
+  two.Take(dir / "b", two.FreeBytes(0));
   EXPECT_EQ(two.LackingBytes(0), 1000u);
   EXPECT_EQ(two.LackingBytes(500), 1500u);
 }
@@ -452,16 +452,16 @@ TEST(ProgressMeterTest, KnowsTheRateOfLate) {
 }
 
 TEST(SourceFileTest, KeepsWhatTheHubSaid) {
-  const TempDir dir_;
-  EXPECT_FALSE(ReadSourceInfo(dir_.path()).has_value());
+  const TempDir dir;
+  EXPECT_FALSE(ReadSourceInfo(dir.path()).has_value());
   SourceInfo info{"https://hub", "owner/name", "main", {{"a", 5, std::string(64, '0'), ""}}};
-  WriteSourceInfo(dir_.path(), info);
-  const auto read = ReadSourceInfo(dir_.path());
+  WriteSourceInfo(dir.path(), info);
+  const auto read = ReadSourceInfo(dir.path());
   EXPECT_EQ(read->endpoint, info.endpoint);
   EXPECT_EQ(read->Find("a")->bytes, 5u);
   EXPECT_EQ(read->Find("b"), nullptr);
-  std::ofstream(dir_ / ".deltafin/source.json") << "{\"version\": 1}";
-  EXPECT_THROW((void)ReadSourceInfo(dir_.path()), Error);
+  std::ofstream(dir / ".deltafin/source.json") << "{\"version\": 1}";
+  EXPECT_THROW((void)ReadSourceInfo(dir.path()), Error);
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ std::string EngineName(ReadEngine engine) {
 
 std::string ModeName(ReadMode mode) { return mode == ReadMode::kDirect ? "direct" : "buffered"; }
 
-ReadChoice ChooseReadOptions(const std::string& dir, std::vector<const ReadableFile*> files,
+ReadChoice ChooseReadOptions(const std::string& dir, const std::vector<const ReadableFile*>& files,
                              double seconds) {
   uint64_t total = 0;
   for (const ReadableFile* file : files) total += file->size();
@@ -142,7 +142,7 @@ ReadChoice ChooseReadOptions(const std::string& dir, std::vector<const ReadableF
   const Json disks = ReadDisks(dir);
   if (std::optional<ReadChoice> known = Remembered(disks, disk)) return *std::move(known);
 
-  DiskProbe probe(std::move(files), kSpanBytes, std::random_device{}());
+  DiskProbe probe(files, kSpanBytes, std::random_device{}());
   if (!probe.has_data()) {
     // Large, so the page cache would only take memory from the program.
     ReadChoice direct;

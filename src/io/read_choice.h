@@ -20,7 +20,7 @@ struct ReadChoice {
 // neither a file that cannot be used nor a folder that cannot be written is an error
 // (docs/disk.md). Models that are small enough for any way are not measured, nor are those of which
 // nothing is on the disk yet. No reads may go on meanwhile.
-ReadChoice ChooseReadOptions(const std::string& dir, std::vector<const ReadableFile*> files,
+ReadChoice ChooseReadOptions(const std::string& dir, const std::vector<const ReadableFile*>& files,
                              double seconds = 0.8);
 
 // The same for files on several disks: an entry for each disk, in the order of the files; what each

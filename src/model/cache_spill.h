@@ -99,7 +99,6 @@ class CacheSpill final : public PageReader, private ReadListener {
 
   static int64_t WindowPages(const CacheSpillOptions& options);
 
-  Device& device_;
   ReadQueue& queue_;
   const std::unique_ptr<ScratchFile> file_;
   const CacheSpillOptions options_;

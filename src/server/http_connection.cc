@@ -38,9 +38,7 @@ class ConnectionExchange final : public Exchange {
       connection->Send(serial, response);
     });
   }
-  void BeginStream(HttpResponse head) override {
-    connection_->BeginStream(serial_, std::move(head));
-  }
+  void BeginStream(HttpResponse head) override { connection_->BeginStream(serial_, head); }
   void Write(std::string_view bytes) override { connection_->Write(serial_, bytes); }
   void EndStream() override { connection_->EndStream(serial_); }
   size_t unsent_bytes() const override { return connection_->unsent_bytes(); }

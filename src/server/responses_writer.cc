@@ -65,7 +65,7 @@ Json ResponsesWriter::Place() const {
   return place;
 }
 
-void ResponsesWriter::Emit(const char* type, Json fields) {
+void ResponsesWriter::Emit(const char* type, const Json& fields) {
   if (!streams_) return;
   Json event{{"type", type}, {"sequence_number", num_events_++}};
   event.update(fields);

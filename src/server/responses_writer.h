@@ -47,7 +47,7 @@ class ResponsesWriter final : public AnswerWriter {
   void AddText(const char* event, const std::string& text);
   void Close(const char* status);
   bool IsOpen(Kind kind) const;
-  void Emit(const char* type, Json fields);
+  void Emit(const char* type, const Json& fields);
   std::string TakeEvents();
   Json Place() const;
   static Json Part(const Item& item);
