@@ -174,7 +174,7 @@ std::vector<DiskChoice> ChooseReadsOfDisks(const std::vector<const ReadableFile*
   }
   for (size_t i = 0; i < choices.size(); ++i) {
     const std::string folder = std::filesystem::path(of_disk[i][0]->path()).parent_path().string();
-    choices[i].choice = ChooseReadOptions(folder.empty() ? "." : folder, std::move(of_disk[i]));
+    choices[i].choice = ChooseReadOptions(folder.empty() ? "." : folder, of_disk[i]);
   }
   return choices;
 }
