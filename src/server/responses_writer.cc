@@ -91,7 +91,7 @@ ResponsesWriter::Item& ResponsesWriter::Open(Kind kind) {
        {{"output_index", items_.size() - 1}, {"item", ItemJson(item, false)}});
   Json fields = Place();
   fields["part"] = Part(item);
-  Emit("response.content_part.added", std::move(fields));
+  Emit("response.content_part.added", fields);
   return item;
 }
 
@@ -115,7 +115,7 @@ void ResponsesWriter::AddText(const char* event, const std::string& text) {
   Json fields = Place();
   fields["delta"] = text;
   if (item.kind == Kind::kMessage) fields["logprobs"] = Json::array();
-  Emit(event, std::move(fields));
+  Emit(event, fields);
 }
 
 void ResponsesWriter::Close(const char* status) {
@@ -126,15 +126,15 @@ void ResponsesWriter::Close(const char* status) {
   if (item.kind == Kind::kCall) {
     fields["name"] = item.name;
     fields["arguments"] = item.text;
-    Emit("response.function_call_arguments.done", std::move(fields));
+    Emit("response.function_call_arguments.done", fields);
   } else {
     Json whole = fields;
     whole["text"] = item.text;
     if (item.kind == Kind::kMessage) whole["logprobs"] = Json::array();
     Emit(item.kind == Kind::kMessage ? "response.output_text.done" : "response.reasoning_text.done",
-         std::move(whole));
+         whole);
     fields["part"] = Part(item);
-    Emit("response.content_part.done", std::move(fields));
+    Emit("response.content_part.done", fields);
   }
   Emit("response.output_item.done",
        {{"output_index", items_.size() - 1}, {"item", ItemJson(item, true)}});
