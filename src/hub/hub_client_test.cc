@@ -72,11 +72,13 @@ TEST_F(HubClientTest, TheTokenGoesToTheHubAlone) {
 
 TEST_F(HubClientTest, LinksThatExpireAreAskedForAgain) {
   hub_.set_uses_per_link(3);
+  options_.jobs = 2;  // more could use up each link before one of them has its turn
   HubClient client(options_);
   std::vector<MemoryRange> ranges;
   for (uint64_t i = 0; i < 40; ++i) ranges.push_back({file_, whole_.size(), {i * 1000, 500}});
   const auto texts = FetchToMemory(client, ranges, nullptr);
   for (uint64_t i = 0; i < 40; ++i) EXPECT_EQ(texts[i], whole_.substr(i * 1000, 500));
+  EXPECT_GE(hub_.num_link_requests(), 10);
 }
 
 TEST_F(HubClientTest, NeighboursComeAsOneWhereConnectionsAreFew) {
