@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -80,8 +79,7 @@ class EngineFaultsTest : public testing::TestWithParam<SpineFormat> {
   std::vector<TokenId> want_;
 };
 
-// Every read of the opening and a third of those of a whole generation fail once; with
-// DELTAFIN_NIGHTLY=1 all of them.
+// Every read of the opening and of a whole generation fails once.
 TEST_P(EngineFaultsTest, EveryReadFailsOnce) {
   Open();  // may try more than once, until the budget is right
   int64_t begin = files_.num_reads();
@@ -105,14 +103,13 @@ TEST_P(EngineFaultsTest, EveryReadFailsOnce) {
   }
   EXPECT_GT(errors, opening / 3);  // it may have tried twice all the same
   errors = 0;
-  // int8: the same reads of other files, and fewer are enough.
-  const bool nightly = std::getenv("DELTAFIN_NIGHTLY") != nullptr;
-  const int64_t step = nightly ? 1 : GetParam() == SpineFormat::kInt8 ? 13 : 3;
+  // int8: the same reads of other files, and a sample is enough.
+  const int64_t step = GetParam() == SpineFormat::kInt8 ? 7 : 1;
   for (int64_t n = 0; n < generating; n += step) {
     errors += EndsWell(*engine, [&] { files_.FailReads("", n); });
     if (HasFailure()) FAIL() << "read " << n;
     // What stays in RAM was read before: from time to time everything is new.
-    if (n / step % 24 == 23) engine = Open();
+    if (n % 64 == 63) engine = Open();
   }
   // What was read ahead is read again when it is needed; what was waited for is an error.
   EXPECT_GT(errors, generating / step / 20);
@@ -173,12 +170,12 @@ TEST_P(EngineFaultsTest, ChangedBytesAreNoticedWhereThereIsAChecksum) {
 // With the queues that read by descriptor, on a real file: its end is cut off, or another file
 // takes its name.
 TEST_P(EngineFaultsTest, RealFilesThatChange) {
-  int failures = 0;
   for (const ReadEngine kind : {ReadEngine::kThreads, ReadEngine::kIoUring}) {
     for (const ReadMode mode : {ReadMode::kBuffered, ReadMode::kDirect}) {
       EngineParts parts;
       parts.keep_heat = false;
       parts.reads = {{0, {kind, mode, 4, uint64_t{1} << 16, nullptr}}};
+      options_.ram_bytes = LeastRam(options_) + (1 << 16);  // of the process as it is now
       std::unique_ptr<EngineImpl> engine;
       try {
         engine = OpenAndFollow(options_, parts);
@@ -206,17 +203,13 @@ TEST_P(EngineFaultsTest, RealFilesThatChange) {
         contents[path] = ReadWholeFile(RealFileSystem(), path, 1 << 28);
         fs::resize_file(path, 4096);
       }
-      const uint64_t before = engine->counters().expert_bytes;
-      const bool failed = EndsWell(*engine, [] {});
-      failures += failed;
-      EXPECT_TRUE(failed || engine->counters().expert_bytes == before);
+      EXPECT_TRUE(EndsWell(*engine, [] {}));
       for (const auto& [path, text] : contents) {
         std::ofstream(path, std::ios::binary | std::ios::in) << text;  // the same file
       }
       EXPECT_EQ(Generate(*engine), want_);
     }
   }
-  EXPECT_GE(failures, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Spines, EngineFaultsTest,
