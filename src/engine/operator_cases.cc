@@ -6,7 +6,6 @@
 namespace deltafin {
 namespace {
 
-constexpr int64_t kArenaBytes = int64_t{1} << 30;
 constexpr int64_t kHeads = 96;
 constexpr int64_t kKdaDim = 128;
 constexpr int64_t kLatent = 3584;
@@ -17,7 +16,7 @@ constexpr int64_t kExperts = 16;
 // are anything. As int8 and as MXFP4 codes every byte is fine.
 void FillWeights(AlignedBuffer<std::byte>& data) {
   std::mt19937 random(1);
-  const size_t unit = size_t{1} << 22;
+  const size_t unit = std::min(size_t{1} << 22, data.size());
   for (size_t i = 0; i < unit; ++i) {
     data[i] = static_cast<std::byte>(random());
     if (i % 2 == 1) data[i] = (data[i] & std::byte{0x80}) | std::byte{0x3d};
@@ -184,8 +183,11 @@ class MlaCase : public OperatorCase {
 
 }  // namespace
 
-WeightArena::WeightArena()
-    : data_(kArenaBytes), scales_(kArenaBytes / 16), float_scales_(Filled(1 << 18, 0.01f)) {
+WeightArena::WeightArena(int64_t bytes)
+    : data_(static_cast<size_t>(bytes)),
+      scales_(static_cast<size_t>(bytes / 16)),
+      float_scales_(Filled(1 << 18, 0.01f)),
+      bytes_(bytes) {
   FillWeights(data_);
   std::fill(scales_.begin(), scales_.end(), std::byte{120});
 }
@@ -193,8 +195,8 @@ WeightArena::WeightArena()
 Matrix WeightArena::Take(WeightFormat format, int64_t rows, int64_t cols) {
   Matrix matrix{format, rows, cols, nullptr, nullptr};
   const int64_t bytes = rows * matrix.row_bytes();
-  DF_CHECK(bytes <= kArenaBytes);
-  if (at_ + bytes > kArenaBytes) at_ = 0;
+  DF_CHECK(bytes <= bytes_);
+  if (at_ + bytes > bytes_) at_ = 0;
   matrix.data = data_.data() + at_;
   // One scale byte for 16 bytes of MXFP4: the scales of a matrix lie as far into their memory.
   if (format == WeightFormat::kMxfp4) matrix.scales = scales_.data() + at_ / 16;

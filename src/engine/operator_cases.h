@@ -12,22 +12,24 @@
 
 namespace deltafin {
 
-// Weights that mean nothing and are sane in every format (finite, no subnormals), in so much memory
-// that no cache holds it: every Take is another part of it until it is used up, then the first
-// again.
+// Weights that mean nothing and are sane in every format (finite, no subnormals): every Take is
+// another part of `bytes` until they are used up, then the first again. No cache holds as much as
+// there is by default.
 class WeightArena {
  public:
-  WeightArena();
+  explicit WeightArena(int64_t bytes = int64_t{1} << 30);
   Matrix Take(WeightFormat format, int64_t rows, int64_t cols);
 
  private:
   AlignedBuffer<std::byte> data_;
   AlignedBuffer<std::byte> scales_;    // of MXFP4
   AlignedBuffer<float> float_scales_;  // of int8
+  int64_t bytes_;
   int64_t at_ = 0;
 };
 
-// Runs one operator. What it reads first (weights, states, caches) is cold at every Run.
+// Runs one operator. What it reads first (weights, states, caches) is cold at every Run, unless the
+// arena is small.
 class OperatorCase {
  public:
   virtual ~OperatorCase() = default;
