@@ -2,10 +2,10 @@
 """Setup against curl: the same nginx on loopback, the same ranges, as many connections.
 
     bench/hub_bench.py build/release/deltafin [--gb 4] [--jobs 8] [--rounds 3] [--dir FOLDER]
+                       [--json]
 
 Serves a checkpoint of K3's layout whose weights are holes, so that the disk is busy with what
-arrives only. Needs twice --gb of disk for a while. Prints the median of each figure, and what the
-targets are.
+arrives only. Needs twice --gb of disk for a while. Prints the median of the rounds, and the targets.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 os.environ.setdefault("DELTAFIN_PROGRAM", sys.argv[1] if len(sys.argv) > 1 else "deltafin")
 os.environ.setdefault("DELTAFIN_SOURCE_DIR", str(pathlib.Path(__file__).resolve().parent.parent))
+from report import at_least, at_most, show  # noqa: E402
 from setup_cli_test import Nginx, PATH  # noqa: E402
 
 EXPERT = 17_547_264
@@ -52,8 +53,80 @@ def curl(url_base, shards, jobs, folder):
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as config:
         config.write("".join(lines).removesuffix("next\n"))
         config.flush()
-        return used_by(["curl", "-s", "--http1.1", "--parallel", "--parallel-max", str(jobs),
+        return used_by(["curl", "--no-progress-meter", "--http1.1", "--parallel", "--parallel-max", str(jobs),
                         "--config", config.name])
+
+
+def setup(program, folder, port, *args):
+    """A full setup from nginx into `folder`, which it then removes: as used_by, and its last event."""
+    env = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_TOKEN": "",
+           "no_proxy": "127.0.0.1"}
+    used = used_by([program, "setup", "--dir", folder, "--revision", "main", "--full",
+                    "--skip-verify", "--yes", "--json", *args], env=env, stdout=subprocess.PIPE)
+    shutil.rmtree(folder)
+    return {**used, "done": json.loads(used["output"].splitlines()[-1])}
+
+
+def compare(args, folder):
+    """Setup and curl in turns: the results of each, and the targets."""
+    root = folder + "/files"
+    experts = max(16, min(896, int((args.gb * 1e9 - 3.7e9) / EXPERT)))
+    subprocess.run([args.program, "synth", root, "--skeleton", "--layers", "2", "--experts",
+                    str(experts), "--vocab", "512"], check=True, stderr=subprocess.DEVNULL)
+    shards = [(n, os.path.getsize(f"{root}/{n}")) for n in sorted(os.listdir(root))
+              if n.endswith(".safetensors")]
+    gb = sum(size for _, size in shards) / 1e9
+    nginx = Nginx(root)
+    rounds = []
+    try:
+        base = f"http://127.0.0.1:{nginx.port}{PATH}"
+        for _ in range(args.rounds):
+            os.sync()
+            nowhere = curl(base, shards, args.jobs, None)
+            os.makedirs(folder + "/curl")
+            files = curl(base, shards, args.jobs, folder + "/curl")
+            shutil.rmtree(folder + "/curl")
+            os.sync()
+            ours = setup(args.program, folder + "/ours", nginx.port, "--jobs", str(args.jobs))
+            fetched = ours["done"]["fetched_bytes"] / 1e9
+            rate = fetched / ours["done"]["seconds"]
+            rounds.append({
+                "nowhere": gb / nowhere["seconds"], "files": gb / files["seconds"],
+                "files cpu": files["cpu"] / gb, "files written": files["written"] / 1e9 / gb,
+                "ours": rate, "part": rate * files["seconds"] / gb, "cpu": ours["cpu"] / fetched,
+                "written": ours["written"] / 1e9 / fetched, "rss": ours["rss"] / 1e6})
+    finally:
+        nginx.stop()
+        shutil.rmtree(root)
+    median = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
+    results = [
+        {"op": "curl to nowhere", "gb": gb, "connections": args.jobs,
+         "gb_per_s": median["nowhere"]},
+        {"op": "curl to files", "gb": gb, "connections": args.jobs, "gb_per_s": median["files"],
+         "cpu_s_per_gb": median["files cpu"], "written_per_byte": median["files written"]},
+        {"op": "setup", "gb": gb, "connections": args.jobs, "gb_per_s": median["ours"],
+         "of_curl_to_files": median["part"], "cpu_s_per_gb": median["cpu"],
+         "written_per_byte": median["written"], "peak_mb": median["rss"]}]
+    targets = [at_least("setup's rate to that of curl to files", 0.95, median["part"]),
+               at_most("bytes written for each that came", 1.02, median["written"]),
+               at_most("CPU seconds for a GB", 1, median["cpu"])]
+    return results, targets
+
+
+def many_lists(args, folder):
+    """As many shards and experts as the release has, of small ones: what the lists take."""
+    root = folder + "/files"
+    subprocess.run([args.program, "synth", root, "--skeleton", "--like", "nano", "--layers", "93",
+                    "--experts", "896", "--reuse", "0"], check=True, stderr=subprocess.DEVNULL)
+    nginx = Nginx(root)
+    try:
+        full = setup(args.program, folder + "/ours", nginx.port)
+    finally:
+        nginx.stop()
+    peak = full["rss"] / 1e6
+    return ({"op": "setup of 96 shards, 896 experts a layer", "gb":
+             full["done"]["fetched_bytes"] / 1e9, "seconds": full["seconds"], "peak_mb": peak},
+            at_most("MB of memory for 96 shards, 896 experts a layer", 200, peak))
 
 
 def main():
@@ -63,63 +136,12 @@ def main():
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", default=None)
+    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-        experts = max(16, min(896, int((args.gb * 1e9 - 3.7e9) / EXPERT)))
-        root = folder + "/files"
-        subprocess.run([args.program, "synth", root, "--skeleton", "--layers", "2", "--experts",
-                        str(experts), "--vocab", "512"], check=True, stderr=subprocess.DEVNULL)
-        shards = [(n, os.path.getsize(f"{root}/{n}")) for n in sorted(os.listdir(root))
-                  if n.endswith(".safetensors")]
-        total = sum(size for _, size in shards)
-        nginx = Nginx(root)
-        try:
-            base = f"http://127.0.0.1:{nginx.port}"
-            env = {**os.environ, "HF_ENDPOINT": base, "HF_TOKEN": "", "no_proxy": "127.0.0.1"}
-            rounds = []
-            for _ in range(args.rounds):
-                os.sync()
-                nowhere = curl(base + PATH, shards, args.jobs, None)
-                os.makedirs(folder + "/curl")
-                to_files = curl(base + PATH, shards, args.jobs, folder + "/curl")
-                shutil.rmtree(folder + "/curl")
-                os.sync()
-                ours = used_by([args.program, "setup", "--dir", folder + "/ours", "--revision",
-                                "main", "--full", "--skip-verify", "--yes", "--json", "--jobs",
-                                str(args.jobs)], env=env, stdout=subprocess.PIPE)
-                done = json.loads(ours["output"].splitlines()[-1])
-                shutil.rmtree(folder + "/ours")
-                rounds.append({
-                    "curl to nowhere, GB/s": total / 1e9 / nowhere["seconds"],
-                    "curl to files, GB/s": total / 1e9 / to_files["seconds"],
-                    "setup, GB/s": done["fetched_bytes"] / 1e9 / done["seconds"],
-                    "setup, part of curl to files (target: 0.95)":
-                        done["fetched_bytes"] / done["seconds"] / (total / to_files["seconds"]),
-                    "setup, CPU seconds per GB (target: below 1)": ours["cpu"] / (total / 1e9),
-                    "curl to files, CPU seconds per GB": to_files["cpu"] / (total / 1e9),
-                    "setup, bytes written per byte (target: 1.02)": ours["written"] / total,
-                    "setup, most memory in MB": ours["rss"] / 1e6})
-            print(f"{total / 1e9:.2f} GB in {len(shards)} shards, {args.jobs} connections, median "
-                  f"of {args.rounds} rounds:")
-            for key in rounds[0]:
-                print(f"  {key}: {statistics.median(r[key] for r in rounds):.3f}")
-        finally:
-            nginx.stop()
-        shutil.rmtree(root)
-
-        # As many shards and experts as the release has, of small ones: what the lists take.
-        subprocess.run([args.program, "synth", root, "--skeleton", "--like", "nano", "--layers",
-                        "93", "--experts", "896"], check=True, stderr=subprocess.DEVNULL)
-        nginx = Nginx(root)
-        try:
-            env["HF_ENDPOINT"] = f"http://127.0.0.1:{nginx.port}"
-            full = used_by([args.program, "setup", "--dir", folder + "/ours", "--revision", "main",
-                            "--full", "--skip-verify", "--yes"], env=env,
-                           stderr=subprocess.DEVNULL)
-            print(f"  96 shards of 896 experts, most memory in MB (target: 200): "
-                  f"{full['rss'] / 1e6:.1f}")
-        finally:
-            nginx.stop()
+        results, targets = compare(args, folder)
+        result, target = many_lists(args, folder)
+    show([*results, result], [*targets, target], args.json)
 
 
 if __name__ == "__main__":

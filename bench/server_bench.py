@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import pathlib
-import platform
 import re
 import selectors
 import socket
@@ -25,6 +24,8 @@ import subprocess
 import sys
 import threading
 import time
+
+from report import at_least, at_most, show
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ARGUMENTS = [a for a in sys.argv[1:] if a != "--json"]
@@ -202,12 +203,6 @@ def idle(process, port):
             "kb_each": (after - before) / IDLE, "more_threads": threads_after - threads}
 
 
-def machine():
-    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    return {"cpu": model.group(1) if model else "", "architecture": platform.machine(),
-            "processors": len(os.sched_getaffinity(0)), "date": time.strftime("%Y-%m-%d")}
-
-
 def results_of(run, median, first, beside, held):
     streams = [{"op": "streams", "clients": clients, "tokens_per_s": m["tokens_per_second"],
                 "client_ms_per_pass": m["client_ms"], "scheduler_ms_per_pass": m["scheduler_ms"],
@@ -239,35 +234,12 @@ def measure():
         process.terminate()
         process.wait()
     overhead = median[CLIENTS]["client_ms"] - median[CLIENTS]["model_ms"]
-    at_most = lambda name, limit, got: {"name": name + ", at most", "target": limit, "got": got,
-                                        "met": got <= limit}
-    at_least = lambda name, limit, got: {"name": name + ", at least", "target": limit, "got": got,
-                                         "met": got >= limit}
     targets = [at_most(f"ms a token beside the passes with {CLIENTS} clients", 1, overhead),
                at_most("ms to the first byte of a stream, the longest", 50, first["longest_ms"]),
                at_least("idle connections that still answer", IDLE, held["answered_again"]),
                at_least(f"tokens/s of {CLIENTS} clients to that of one", 4, scaling)]
-    return {"machine": machine(), "results": results_of(run, median, first, beside, held),
-            "targets": targets}
-
-
-def show(report):
-    print(f"{report['machine']['cpu']}, {report['machine']['processors']} processors")
-    for result in report["results"]:
-        values = (f"{name} {value:.4g}" for name, value in result.items() if name != "op")
-        print(f"{result['op']}: {', '.join(values)}")
-    for target in report["targets"]:
-        print(f"{'met   ' if target['met'] else 'MISSED'} {target['name']} {target['target']}: "
-              f"{target['got']:.4g}")
-
-
-def main():
-    report = measure()
-    if "--json" in sys.argv:
-        print(json.dumps(report))
-    else:
-        show(report)
+    return results_of(run, median, first, beside, held), targets
 
 
 if __name__ == "__main__":
-    main()
+    show(*measure(), as_json="--json" in sys.argv)

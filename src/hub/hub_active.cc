@@ -19,7 +19,7 @@ bool HubClient::Active::OnHead(const HttpResponse& response) {
   judgement_ = JudgeResponse(response, asked_);
   if (job_->kind == Job::Kind::kGet) job_->body.clear();
   if (judgement_->verdict == Verdict::kGood) {
-    if (job_->kind == Job::Kind::kRange) client_.Settle(*job_);
+    if (job_->kind == Job::Kind::kRange) client_.Settle(*job_, request_.url);
     return true;
   }
   return request_.method == HttpRequest::Method::kHead ||

@@ -199,9 +199,9 @@ void HubClient::StartJobs() {
 // One that has waited long enough, whose address is known or may be asked for.
 bool HubClient::MayStart(const Job& job, Clock::time_point now) {
   if (job.not_before > now) return false;
-  if (job.kind != Job::Kind::kRange || hub_serves_itself_) return true;
+  if (job.kind != Job::Kind::kRange || hub_serves_itself_ || !job.url.empty()) return true;
   const Address& address = addresses_[job.file];
-  return address.settled || address.asking == 0;
+  return !address.url.empty() || address.asking == 0;
 }
 
 std::unique_ptr<HubClient::Job> HubClient::TakeReady(Queue& queue, Clock::time_point now) {
@@ -256,16 +256,14 @@ void HubClient::Start(std::unique_ptr<Job> job) {
   }
   HttpRequest request;
   const std::string hub_url = HubUrl(options_, job->file);
+  request.url = job->url.empty() ? hub_url : job->url;
   if (job->kind == Job::Kind::kRange) {
     Address& address = addresses_[job->file];
-    request.url = address.url.empty() ? hub_url : address.url;
-    job->asks = !address.settled;
+    if (job->url.empty() && !address.url.empty()) request.url = address.url;
+    job->asks = request.url != address.url;
     address.asking += job->asks;
-  } else {
-    request.url = job->url.empty() ? hub_url : job->url;
-    if (job->kind == Job::Kind::kStat && !job->probing) {
-      request.method = HttpRequest::Method::kHead;
-    }
+  } else if (job->kind == Job::Kind::kStat && !job->probing) {
+    request.method = HttpRequest::Method::kHead;
   }
   const bool of_hub = SameOrigin(request.url, hub_url);
   if (of_hub) request.token = options_.token;
@@ -276,12 +274,14 @@ void HubClient::Start(std::unique_ptr<Job> job) {
   active_.push_back(std::move(active));
 }
 
-// The address of a file is right: others may use it at once.
-void HubClient::Settle(Job& job) {
+// The address that a job found for itself is right, and serves it: from here on others may use it.
+void HubClient::Settle(Job& job, const std::string& url) {
+  job.url.clear();
+  if (!std::exchange(job.asks, false)) return;
   Address& address = addresses_[job.file];
-  address.asking -= std::exchange(job.asks, false);
-  address.settled = true;
-  if (address.url.empty()) hub_serves_itself_ = true;
+  --address.asking;
+  address.url = url;
+  if (url == HubUrl(options_, job.file)) hub_serves_itself_ = true;
 }
 
 void HubClient::OnEnd(Active& active, const HttpEnd& end) {
@@ -386,14 +386,8 @@ void HubClient::Follow(std::unique_ptr<Job> job, const HttpResponse& response,
              from);
     return;
   }
-  if (job->kind == Job::Kind::kRange) {
-    Address& address = addresses_[job->file];
-    address.url = target;
-    Requeue(std::move(job));
-    return;
-  }
   job->url = target;
-  if (job->kind == Job::Kind::kGet) {
+  if (job->kind != Job::Kind::kStat) {
     Requeue(std::move(job));
     return;
   }
@@ -419,9 +413,11 @@ void HubClient::TryAgain(std::unique_ptr<Job> job, const Judgement& judgement,
   const Clock::time_point now = Clock::now();
   const std::string hub_url = HubUrl(options_, job->file);
   if (judgement.verdict == Verdict::kResolveAgain || judgement.verdict == Verdict::kRetryFewTimes) {
-    // The next try asks the hub itself.
-    addresses_[job->file] = {"", false, addresses_[job->file].asking};
-    job->url.clear();
+    // The next try asks the hub itself and uses what it is told before anybody else does: of links
+    // that serve a few requests each, others could leave it none, time and again.
+    Address& address = addresses_[job->file];
+    if (address.url == url) address.url.clear();
+    job->url = hub_url;
     job->hops = 0;
   }
   const std::string where = PrintableUrl(url.empty() ? hub_url : url);

@@ -74,9 +74,8 @@ class HubClient final : public RangeSource {
   using Queue = std::deque<std::unique_ptr<Job>>;
   // What is known of a file's address.
   struct Address {
-    std::string url;  // "": the hub's own
-    bool settled = false;
-    int asking = 0;  // requests that may be redirected
+    std::string url;  // that served a range, and has not been refused since; "": none
+    int asking = 0;   // requests that may find one
   };
 
   void Work() noexcept;
@@ -87,7 +86,7 @@ class HubClient final : public RangeSource {
   bool MayStart(const Job& job, std::chrono::steady_clock::time_point now);
   void Coalesce(Job& job, Queue& queue);
   void Start(std::unique_ptr<Job> job);
-  void Settle(Job& job);
+  void Settle(Job& job, const std::string& url);
   void OnEnd(Active& active, const HttpEnd& end);
   void Conclude(std::unique_ptr<Job> job);
   void Follow(std::unique_ptr<Job> job, const HttpResponse& response, const std::string& from);

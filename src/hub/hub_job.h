@@ -27,6 +27,7 @@ struct HubClient::Job {
   std::optional<uint64_t> file_bytes;
   bool is_ahead = false;
   RetryState retry;
+  std::string url;    // to ask next: where a redirect led; "": the address of the file
   int hops = 0;       // redirects in a row
   bool asks = false;  // counts in Address::asking
   std::chrono::steady_clock::time_point not_before{};
@@ -42,8 +43,6 @@ struct HubClient::Job {
   // kGet.
   std::promise<Outcome<std::string>> whole;
   std::string body;
-  // kStat and kGet: where a redirect led.
-  std::string url;
 
   uint64_t end() const { return segments.back().range.end(); }
   Asked WhatIsAsked(bool of_hub, bool with_token) const {

@@ -231,7 +231,14 @@ void Setup::FindShards() {
 
 void Setup::ReadHeaders() {
   if (!options_.dry_run) {
-    committer_ = std::make_unique<Committer>();
+    // What is on the disk is not read again for long, and a model is many times the memory: it
+    // would push out everything else there.
+    committer_ =
+        std::make_unique<Committer>([](ShardPresence& shard, std::span<const PresentRange> ranges) {
+          for (const PresentRange& range : ranges) {
+            shard.file().DropFromCache(range.offset, range.bytes);
+          }
+        });
     fetcher_ = std::make_unique<UnitFetcher>(*client_, *committer_);
     BeginShards();
   }

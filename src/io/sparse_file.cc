@@ -98,6 +98,14 @@ void SparseFile::Sync() {
   if (const int error = SyncData(descriptor_); error != 0) FailFile(path_, "write", error);
 }
 
+void SparseFile::DropFromCache([[maybe_unused]] uint64_t offset,
+                               [[maybe_unused]] uint64_t bytes) noexcept {
+#if defined(POSIX_FADV_DONTNEED)
+  (void)::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                        POSIX_FADV_DONTNEED);
+#endif
+}
+
 void SparseFile::PunchHole(uint64_t offset, uint64_t bytes) {
 #if defined(FALLOC_FL_PUNCH_HOLE)
   if (::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,

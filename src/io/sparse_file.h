@@ -29,6 +29,8 @@ class SparseFile {
   void StartWriteback(uint64_t offset, uint64_t bytes) noexcept;
   // Waits until everything that was written before is on the disk.
   void Sync();
+  // Gives back the memory in which the system keeps a range that is on the disk.
+  void DropFromCache(uint64_t offset, uint64_t bytes) noexcept;
   // The range reads as zeros afterwards and takes no room, as far as whole blocks go.
   void PunchHole(uint64_t offset, uint64_t bytes);
 

@@ -44,6 +44,8 @@ TEST(SparseFileTest, WritesAnywhereAndKnowsItsHoles) {
     file.WriteAt(1 << 20, Bytes(1 << 20, 7));
     file.StartWriteback(1 << 20, 1 << 20);
     file.Sync();
+    file.WriteAt(3 << 20, Bytes(4096, 9));  // not on the disk yet: it stays
+    file.DropFromCache(0, kBytes);
   }
   SparseFile file(path, kBytes);
   const auto reader = RealFileSystem().OpenForReading(path);
@@ -56,6 +58,7 @@ TEST(SparseFileTest, WritesAnywhereAndKnowsItsHoles) {
   const std::string text = Read(path);
   EXPECT_EQ(text[1 << 20], 0);
   EXPECT_EQ(text[(1 << 20) + (1 << 19)], 7);
+  EXPECT_EQ(text[3 << 20], 9);
 }
 
 TEST(SparseFileTest, GetsTheSizeThatIsAskedFor) {

@@ -26,7 +26,7 @@ FastDevice::FastDevice(ThreadPool& pool, const KernelTable& kernels, std::string
     : HostDevice(pool),
       kernels_(kernels),
       isa_name_(std::move(isa_name)),
-      workspace_(pool.num_threads()) {}
+      scratch_(pool.num_threads()) {}
 
 std::string FastDevice::Describe() const {
   const int threads = pool().num_threads();
@@ -81,11 +81,11 @@ void FastDevice::MatMul(const Matrix& w, const float* x, float* y, int64_t y_str
 
 void FastDevice::MatMulBlock(const Matrix& w, const RowsOf<const float>& x, const RowsOf<float>& y,
                              int64_t n) {
-  workspace_.Reserve(n <= kernels_.stream_positions ? 0 : kMatMulScratch);
+  scratch_.Reserve(n <= kernels_.stream_positions ? 0 : kMatMulScratch);
   const int64_t scale_bytes = w.format == WeightFormat::kInt8 ? 4 : w.cols / kMxBlock;
   const int64_t unit = n <= kernels_.stream_positions ? kLanes : kPanelRows;
   Parallel(w.rows, unit, MatMulRowNs(w, n), [&](int64_t begin, int64_t end) {
-    const Workspace::Lease scratch(workspace_);
+    const ThreadScratch::Lease scratch(scratch_);
     MatMulJob job;
     job.format = w.format;
     job.data = w.data + begin * w.row_bytes();

@@ -9,7 +9,7 @@
 
 #include "device/cpu/host_device.h"
 #include "device/cpu/kernels.h"
-#include "device/cpu/workspace.h"
+#include "device/cpu/thread_scratch.h"
 
 namespace deltafin {
 
@@ -109,7 +109,7 @@ class FastDevice : public HostDevice {
 
   const KernelTable& kernels_;
   std::string isa_name_;
-  Workspace workspace_;
+  ThreadScratch scratch_;
   GrowingBuffer packed_;  // activations in the order of the kernels
   GrowingBuffer hidden_;  // ExpertMlp: packed rows of the experts' inner activations
   GrowingBuffer states_;  // MlaAttend: one state per head and unit; RouterTopK: scores

@@ -35,12 +35,12 @@ void FastDevice::MlaAbsorbQuery(float* out, const Matrix& kv_b, const float* q, 
                                 const MlaShape& shape) {
   DF_CHECK(kv_b.format != WeightFormat::kMxfp4);
   DF_CHECK(kv_b.cols == shape.kv_lora);
-  workspace_.Reserve(AbsorbScratch(shape.nope_dim, shape.kv_lora));
+  scratch_.Reserve(AbsorbScratch(shape.nope_dim, shape.kv_lora));
   const int64_t q_stride = shape.num_heads * shape.query_dim();
   const int64_t out_stride = shape.num_heads * shape.latent_dim();
   const double ns = 0.02 * static_cast<double>(shape.nope_dim * shape.kv_lora * (n + 4));
   Parallel(shape.num_heads, 1, ns, [&](int64_t begin, int64_t end) {
-    const Workspace::Lease scratch(workspace_);
+    const ThreadScratch::Lease scratch(scratch_);
     for (int64_t head = begin; head < end; ++head) {
       const int64_t row = head * (shape.nope_dim + shape.v_dim);
       const float* const query = q + head * shape.query_dim();
@@ -109,7 +109,7 @@ void FastDevice::MlaAttend(float* out, const float* absorbed, const LatentCacheV
     wave_segments = std::min(wave_segments, reader->max_tokens() / kSegmentTokens);
     reader->Begin((n + batch - 1) / batch);
   }
-  workspace_.Reserve(AttentionScratch(shape.latent_dim(), heads));
+  scratch_.Reserve(AttentionScratch(shape.latent_dim(), heads));
   AttentionWave wave(cache, shape);
   wave.scale = scale;
   wave.states = states_.Reserve(batch * wave_segments * heads * state_floats);
@@ -170,7 +170,7 @@ void FastDevice::AttendWave(const AttentionWave& wave) {
   const double ns =
       0.015 * static_cast<double>((latent + wave.shape.kv_lora) * tokens * part_heads);
   Parallel(units * num_parts, 1, ns, [&](int64_t begin, int64_t end) {
-    const Workspace::Lease scratch(workspace_);
+    const ThreadScratch::Lease scratch(scratch_);
     for (int64_t unit = begin; unit < end; ++unit) attend(unit, scratch.data());
   });
 }
@@ -203,7 +203,7 @@ void FastDevice::MlaExpandValue(float* out, const Matrix& kv_b, const float* o, 
   const int64_t o_stride = shape.num_heads * shape.kv_lora;
   const int64_t out_stride = shape.num_heads * shape.v_dim;
   const int64_t scale_bytes = kv_b.format == WeightFormat::kInt8 ? 4 : kv_b.cols / kMxBlock;
-  workspace_.Reserve(kMatMulScratch + std::min(n, kPanelPositions) * packed_floats);
+  scratch_.Reserve(kMatMulScratch + std::min(n, kPanelPositions) * packed_floats);
   const auto expand = [&](int64_t head, int64_t p, int64_t some, float* scratch) {
     const float* const x = o + p * o_stride + head * shape.kv_lora;
     MatMulJob job;
@@ -227,7 +227,7 @@ void FastDevice::MlaExpandValue(float* out, const Matrix& kv_b, const float* o, 
   };
   const double ns = 0.02 * static_cast<double>(shape.v_dim * shape.kv_lora * (n + 4));
   Parallel(shape.num_heads, 1, ns, [&](int64_t begin, int64_t end) {
-    const Workspace::Lease scratch(workspace_);
+    const ThreadScratch::Lease scratch(scratch_);
     for (int64_t head = begin; head < end; ++head) {
       for (int64_t p = 0; p < n; p += kPanelPositions) {
         expand(head, p, std::min(n - p, kPanelPositions), scratch.data());

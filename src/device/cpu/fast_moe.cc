@@ -127,7 +127,7 @@ void FastDevice::RunExperts(float* y, int64_t latent, int64_t hidden_rows, SituP
     hidden_floats = std::max(hidden_floats, PackedFloats(w2.format, w2.cols));
   }
   hidden_.Reserve(hidden_rows * hidden_floats);
-  workspace_.Reserve(kMatMulScratch + kHiddenScratch);
+  scratch_.Reserve(kMatMulScratch + kHiddenScratch);
 
   const auto run = [&](auto rows_of, double matrices, const auto& one) {
     expert_units_.clear();
@@ -146,7 +146,7 @@ void FastDevice::RunExperts(float* y, int64_t latent, int64_t hidden_rows, SituP
                       static_cast<double>(std::min(kUnitRows, rows_of(expert_pieces_[0]))) *
                       static_cast<double>(cols) * per_piece;
     Parallel(static_cast<int64_t>(expert_units_.size()), 1, ns, [&](int64_t begin, int64_t end) {
-      const Workspace::Lease scratch(workspace_);
+      const ThreadScratch::Lease scratch(scratch_);
       for (int64_t u = begin; u < end; ++u) {
         one(expert_units_[static_cast<size_t>(u)], scratch.data());
       }

@@ -40,14 +40,14 @@ class GrowingBuffer {
 };
 
 // One buffer for each thread of a parallel loop, whose bodies do not know their thread.
-class Workspace {
+class ThreadScratch {
   struct Slot {
     std::atomic<bool> taken{false};
     GrowingBuffer buffer;
   };
 
  public:
-  explicit Workspace(int num_threads) : slots_(static_cast<size_t>(num_threads)) {}
+  explicit ThreadScratch(int num_threads) : slots_(static_cast<size_t>(num_threads)) {}
 
   // Before a loop: every lease has at least `count` floats.
   void Reserve(int64_t count) {
@@ -58,12 +58,12 @@ class Workspace {
   // Inside a loop's body: memory that no other body uses.
   class Lease {
    public:
-    explicit Lease(Workspace& workspace) {
-      for (size_t i = 0;; i = (i + 1) % workspace.slots_.size()) {
-        Slot& slot = workspace.slots_[i];
+    explicit Lease(ThreadScratch& owner) {
+      for (size_t i = 0;; i = (i + 1) % owner.slots_.size()) {
+        Slot& slot = owner.slots_[i];
         if (!slot.taken.exchange(true, std::memory_order_acquire)) {
           slot_ = &slot;
-          data_ = slot.buffer.Reserve(workspace.reserved_);
+          data_ = slot.buffer.Reserve(owner.reserved_);
           return;
         }
       }
