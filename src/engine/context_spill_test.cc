@@ -167,7 +167,7 @@ TEST_F(ContextSpillTest, AFullDiskEndsTheAnswerThatNeedsIt) {
     if (full) {
       files_.FailWrites(ErrorCode::kNoSpace, 0, 1'000);
     } else {
-      files_.FailReads("scratch", 5, 1);
+      files_.FailReads("scratch", 5, 1'000);
     }
     ASSERT_TRUE(scheduler->Submit(std::move(job)).has_value());
     of_small.WaitForTokens(3);

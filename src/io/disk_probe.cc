@@ -231,7 +231,7 @@ double ReadMeasurement::median() const {
 }
 
 std::vector<ReadQueueOptions> QuickCandidates() {
-  constexpr uint64_t kSplit = 4 << 20;
+  constexpr uint64_t kSplit = 1 << 20;
   return {{ReadEngine::kThreads, ReadMode::kDirect, 8, kSplit, nullptr},
           {ReadEngine::kIoUring, ReadMode::kDirect, 32, kSplit, nullptr},
           {ReadEngine::kThreads, ReadMode::kBuffered, 8, kSplit, nullptr},

@@ -76,8 +76,8 @@ enum class ReadEngine : uint8_t { kThreads, kIoUring };
 struct ReadQueueOptions {
   ReadEngine engine = ReadEngine::kThreads;
   ReadMode mode = ReadMode::kBuffered;
-  int depth = 8;                           // pieces in flight; kThreads: one thread each
-  uint64_t split_bytes = 4 * 1024 * 1024;  // larger reads go out in pieces of this, side by side
+  int depth = 8;                       // pieces in flight; kThreads: one thread each
+  uint64_t split_bytes = 1024 * 1024;  // larger reads go out in pieces of this, side by side
   // Hears one sentence for each file that is read buffered although mode is kDirect, on a thread of
   // the queue. Must not throw and must not call the queue.
   std::function<void(const std::string&)> on_notice = nullptr;

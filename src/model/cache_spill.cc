@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/buffer.h"
 #include "base/check.h"
 #include "base/format.h"
 #include "deltafin/error.h"
@@ -62,6 +63,7 @@ CacheSpill::CacheSpill(const ModelConfig& config, CacheFormat format, Device& de
       slot_bytes_(RoundedToReads(page_bytes_)),
       max_tokens_(WindowPages(options) * kCachePageTokens),
       place_bytes_(ReadBufferBytes(page_bytes_)),
+      ring_(static_cast<size_t>(2 * WindowPages(options)) * place_bytes_),
       places_(static_cast<size_t>(2 * WindowPages(options))) {
   if (!device.ReadsHostPages()) {
     throw Error(ErrorCode::kUnsupported,
@@ -69,11 +71,7 @@ CacheSpill::CacheSpill(const ModelConfig& config, CacheFormat format, Device& de
                                  device.Describe()));
   }
   for (int64_t i = 0; i < OpenPages(options); ++i) open_pages_.emplace_back(device, page_bytes_);
-  try {
-    ring_ = AllocateAligned(places_.size() * place_bytes_, kReadAlignment);
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::kOutOfMemory, "no memory is left to read the latent cache into");
-  }
+  AdviseHugePages(ring_.data(), ring_.size());
 }
 
 CacheSpill::~CacheSpill() { Drain(); }
@@ -86,6 +84,7 @@ int64_t CacheSpill::TakeSlot() {
 }
 
 void CacheSpill::FreeSlots(std::vector<int64_t> slots) noexcept {
+  ForgetAhead(slots);
   std::sort(slots.begin(), slots.end());
   for (size_t i = 0; i < slots.size();) {  // runs of neighbours together
     size_t end = i + 1;
@@ -97,6 +96,7 @@ void CacheSpill::FreeSlots(std::vector<int64_t> slots) noexcept {
 }
 
 void CacheSpill::Write(int64_t slot, const void* page) {
+  ForgetAhead({&slot, 1});
   try {
     file_->WriteAt(static_cast<uint64_t>(slot) * slot_bytes_,
                    {static_cast<const std::byte*>(page), page_bytes_});
@@ -116,17 +116,15 @@ void CacheSpill::Read(int64_t slot, std::span<std::byte> host_page) {
 }
 
 void CacheSpill::SetWalk(const Walk& walk) {
-  Drain();
   walk_ = walk;
   num_loads_ = started_ = walks_begun_ = 0;
 }
 
 void CacheSpill::Begin(int64_t walks) {
-  Drain();
   const int64_t pages = walk_.end - walk_.first;
   const auto room = std::ssize(places_);
   num_loads_ = pages <= room ? pages : pages * walks;
-  started_ = 0;
+  started_ = TakeAhead();
   walks_begun_ = 0;
   Load(room);
 }
@@ -137,21 +135,67 @@ void CacheSpill::Load(int64_t end) {
   if (started_ >= end) return;
   std::vector<ReadRequest> requests;
   for (; started_ < end; ++started_) {
-    const int64_t place = started_ % std::ssize(places_);
     const int64_t page = started_ % (walk_.end - walk_.first);
-    {
-      const std::lock_guard lock(mutex_);
-      places_[place] = {.busy = true, .error = {}};
-    }
-    requests.push_back({.file = file_.get(),
-                        .offset = static_cast<uint64_t>(walk_.slots[page]) * slot_bytes_,
-                        .bytes = page_bytes_,
-                        .buffer = PlaceBytes(place),
-                        .priority = ReadPriority::kDemand,
-                        .tag = static_cast<uint64_t>(place),
-                        .listener = this});
+    requests.push_back(
+        LoadInto(started_ % std::ssize(places_), walk_.slots[page], ReadPriority::kDemand));
   }
   queue_.Submit(requests);
+}
+
+// The read that fills a place, to be submitted.
+ReadRequest CacheSpill::LoadInto(int64_t place, int64_t slot, ReadPriority priority) {
+  {
+    const std::lock_guard lock(mutex_);
+    places_[place] = {.busy = true, .error = {}};
+  }
+  return {.file = file_.get(),
+          .offset = static_cast<uint64_t>(slot) * slot_bytes_,
+          .bytes = page_bytes_,
+          .buffer = PlaceBytes(place),
+          .priority = priority,
+          .tag = static_cast<uint64_t>(place),
+          .listener = this};
+}
+
+void CacheSpill::ReadAhead(std::span<const int64_t> slots) {
+  Drain();
+  slots = slots.first(std::min(slots.size(), places_.size()));
+  ahead_.assign(slots.begin(), slots.end());
+  std::vector<ReadRequest> requests;
+  for (size_t i = 0; i < ahead_.size(); ++i) {
+    requests.push_back(LoadInto(static_cast<int64_t>(i), ahead_[i], ReadPriority::kSoon));
+  }
+  queue_.Submit(requests);
+}
+
+// The number of this walk's first loads that are on their way or there; all other reads have ended.
+int64_t CacheSpill::TakeAhead() {
+  const std::vector<int64_t> ahead = std::exchange(ahead_, {});
+  if (ahead.empty() || ahead.size() > walk_.slots.size() ||
+      !std::equal(ahead.begin(), ahead.end(), walk_.slots.begin())) {
+    Drain();
+    return 0;
+  }
+  const auto has_failed = [&](size_t place) {
+    const std::lock_guard lock(mutex_);
+    return places_[place].error.has_value();
+  };
+  std::vector<ReadRequest> again;
+  for (size_t i = 0; i < ahead.size(); ++i) {
+    queue_.Promote(this, i);
+    if (!has_failed(i)) continue;
+    again.push_back(LoadInto(static_cast<int64_t>(i), ahead[i], ReadPriority::kDemand));
+  }
+  if (!again.empty()) queue_.Submit(again);
+  return std::ssize(ahead);
+}
+
+// What was read ahead of these slots is theirs no longer.
+void CacheSpill::ForgetAhead(std::span<const int64_t> slots) noexcept {
+  if (std::find_first_of(ahead_.begin(), ahead_.end(), slots.begin(), slots.end()) !=
+      ahead_.end()) {
+    ahead_.clear();
+  }
 }
 
 void CacheSpill::Provide(int64_t first, int64_t end) {

@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "base/captured_error.h"
+#include "base/page_memory.h"
 #include "base/phase_clock.h"
 #include "deltafin/types.h"
 #include "device/device.h"
 #include "io/file.h"
 #include "io/read_queue.h"
-#include "store/aligned_bytes.h"
 #include "store/model_config.h"
 
 namespace deltafin {
@@ -68,6 +68,11 @@ class CacheSpill final : public PageReader, private ReadListener {
   };
   void SetWalk(const Walk& walk);
 
+  // Between two walks: a guess that the next one begins with these slots. Its first pages are read
+  // to where they belong while nobody waits for them. A wrong guess costs the reads, and one that
+  // fails is tried again.
+  void ReadAhead(std::span<const int64_t> slots);
+
   // PageReader.
   void Begin(int64_t walks) override;
   int64_t max_tokens() const override { return max_tokens_; }
@@ -92,10 +97,13 @@ class CacheSpill final : public PageReader, private ReadListener {
 
   void OnRead(uint64_t tag, std::span<const std::byte> data) noexcept override;
   void OnReadFailed(uint64_t tag, std::exception_ptr error) noexcept override;
+  ReadRequest LoadInto(int64_t place, int64_t slot, ReadPriority priority);
   void Load(int64_t end);
+  int64_t TakeAhead();
+  void ForgetAhead(std::span<const int64_t> slots) noexcept;
   std::byte* WaitFor(int64_t load);
   void Drain() noexcept;
-  std::byte* PlaceBytes(int64_t place) const { return ring_.get() + place * place_bytes_; }
+  std::byte* PlaceBytes(int64_t place) const { return ring_.data() + place * place_bytes_; }
 
   static int64_t WindowPages(const CacheSpillOptions& options);
 
@@ -117,7 +125,8 @@ class CacheSpill final : public PageReader, private ReadListener {
   int64_t started_ = 0;    // loads
   int64_t walks_begun_ = 0;
   size_t place_bytes_;
-  AlignedBytes ring_;
+  PageBuffer ring_;
+  std::vector<int64_t> ahead_;  // slots that ReadAhead began to read, into the first places
 
   std::mutex mutex_;  // of places_
   std::condition_variable changed_;

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <random>
+#include <thread>
 
 #include "base/format.h"
 #include "base/thread_pool.h"
@@ -97,7 +99,8 @@ class CacheSpillTest : public testing::Test {
   std::unique_ptr<CacheSpill> spill_;
 };
 
-// Passes of any length, tokens taken back, saved states, empty sequences; two sequences by turns.
+// Passes of any length, tokens taken back, saved states, empty sequences; two sequences by turns,
+// and guesses, right and wrong, at what comes next.
 TEST_F(CacheSpillTest, EqualsACacheInMemory) {
   const ReadQueueOptions ways[] = {
       {.engine = ReadEngine::kThreads, .mode = ReadMode::kBuffered, .depth = 2},
@@ -110,6 +113,10 @@ TEST_F(CacheSpillTest, EqualsACacheInMemory) {
       SequenceState whole[] = {{config_, *device_, format}, {config_, *device_, format}};
       for (int step = 0; step < 70; ++step) {
         SCOPED_TRACE(testing::Message() << resident << " pages stay, step " << step);
+        if (random_() % 2 == 0) {
+          const SequenceState& guessed = spilled[random_() % 2];
+          guessed.ReadAhead(1 + static_cast<int64_t>(random_() % 2), guessed.num_tokens());
+        }
         const size_t i = random_() % 2;
         SequenceState& a = spilled[i];
         SequenceState& b = whole[i];
@@ -149,6 +156,30 @@ TEST_F(CacheSpillTest, LongContexts) {
   // Half a page for each layer at most is in memory besides those that stay.
   EXPECT_EQ(spilled.MemoryBytes(), SequenceState::Bytes(config_, CacheFormat::kF32, 0) +
                                        2 * 3 * CacheSpill::PageBytes(config_, CacheFormat::kF32));
+}
+
+// What was read ahead is not read again, unless that failed.
+TEST_F(CacheSpillTest, ReadsAhead) {
+  CacheSpill* const spill = Spill(1, {.engine = ReadEngine::kThreads, .depth = 1});  // in order
+  SequenceState spilled(config_, *device_, CacheFormat::kF32, spill);
+  SequenceState whole(config_, *device_, CacheFormat::kF32);
+  constexpr int64_t kPages = 20;  // in the file, of each layer
+  constexpr int64_t kRing = 16;
+  ASSERT_TRUE(SamePasses(spilled, whole, (kPages + 2) * kCachePageTokens - 9));
+  const uint64_t page_bytes = CacheSpill::PageBytes(config_, CacheFormat::kF32);
+  for (const int64_t failing : {0, 1}) {
+    const uint64_t before = spill->bytes_read();
+    files_.FailReads("scratch", 0, failing);
+    spilled.ReadAhead(1, spilled.num_tokens());
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const uint64_t ahead = static_cast<uint64_t>(kRing - failing) * page_bytes;
+    while (spill->bytes_read() < before + ahead && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(spill->bytes_read(), before + ahead);
+    ASSERT_TRUE(SamePass(spilled, whole, 1));
+    EXPECT_EQ(spill->bytes_read(), before + 2 * kPages * page_bytes);
+  }
 }
 
 TEST_F(CacheSpillTest, RoomInTheFileIsUsedAgain) {

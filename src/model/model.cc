@@ -142,6 +142,7 @@ void Model::DecoderLayer(Pass& pass, int64_t layer) {
   }
   if (config_.is_mla[layer]) {
     MlaBlock(pass, layer, *spine, normed, out);
+    ReadCacheAhead(pass, layer);
   } else {
     KdaBlock(pass, layer, *spine, normed, out);
   }
@@ -166,6 +167,20 @@ void Model::DecoderLayer(Pass& pass, int64_t layer) {
   device_.Add(pass.prefix, out, stride);
   if (config_.IsMoe(layer)) HintNextExperts(pass, layer);
   Observe(pass, layer, TracePoint::kHidden, pass.prefix, n);
+}
+
+// Called after the attention of an MLA layer: what the next one needs of a latent cache in a file
+// comes while the layers between compute. After the last MLA layer that is the first one of the
+// next pass, which probably goes on with the same sequence.
+void Model::ReadCacheAhead(const Pass& pass, int64_t layer) {
+  if (!pass.failed.empty()) return;  // its state is undefined
+  int64_t next = layer;
+  do {
+    next = (next + 1) % config_.num_layers;
+  } while (!config_.is_mla[next]);
+  const Run& run = pass.runs.front();
+  const int64_t added = next <= layer ? std::ssize(run.tokens) : 0;
+  run.state->ReadAhead(next, run.state->num_tokens() + added);
 }
 
 // Final residual mix, norm and head, for the positions that asked for logits.

@@ -75,6 +75,7 @@ class Model {
   void MlaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out);
   void AttendRun(Pass& pass, size_t r, int64_t layer, const float* latent, const float* absorbed,
                  float* attended);
+  void ReadCacheAhead(const Pass& pass, int64_t layer);
   void DenseBlock(Pass& pass, SpineLease& spine, const float* x, float* out);
   void MoeBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* x, float* out);
   std::unique_ptr<ExpertBatch> RequestExperts(Pass& pass, int64_t layer,

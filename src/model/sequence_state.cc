@@ -118,11 +118,23 @@ LatentCacheView SequenceState::BeginAppend(int64_t layer, int64_t first, int64_t
     l.page_addresses[page] = spill_->open_pages()[open++].address();
   }
   if (l.tail_page != kNone) l.page_addresses[l.tail_page] = l.tail.address();
-  const int64_t read_end = l.tail_page == kNone ? first_page : std::min(first_page, l.tail_page);
+  const int64_t read_end = FilePagesEnd(l, first);
   spill_->SetWalk({std::span(l.slots).first(static_cast<size_t>(read_end - resident)),
                    l.page_addresses.data(), resident, read_end});
   if (read_end > resident) view.reader = spill_;
   return view;
+}
+
+int64_t SequenceState::FilePagesEnd(const Layer& layer, int64_t first) const {
+  const int64_t first_page = std::max(first / kCachePageTokens, resident_pages());
+  return layer.tail_page == kNone ? first_page : std::min(first_page, layer.tail_page);
+}
+
+void SequenceState::ReadAhead(int64_t layer, int64_t first) const {
+  if (spill_ == nullptr) return;
+  const Layer& l = layers_[layer];
+  const int64_t count = FilePagesEnd(l, first) - resident_pages();
+  if (count > 0) spill_->ReadAhead(std::span(l.slots).first(static_cast<size_t>(count)));
 }
 
 void SequenceState::EndAppend(int64_t layer, int64_t first, int64_t count) {

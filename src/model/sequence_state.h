@@ -55,6 +55,9 @@ class SequenceState {
   // They were written, and the attention has used them. Before anything else is done with `layer`
   // or, with spilling, with another layer or sequence; after an error the state is undefined.
   void EndAppend(int64_t layer, int64_t first, int64_t count);
+  // The next BeginAppend will probably be that of `layer`, and with `first`: with spilling, begins
+  // to read what it needs.
+  void ReadAhead(int64_t layer, int64_t first) const;
 
   // The whole state as host bytes, and back. A saved state fits any sequence of the same model and
   // cache format, on any device.
@@ -104,6 +107,8 @@ class SequenceState {
   template <class Visit>
   void VisitParts(int64_t num_tokens, Visit&& visit) const;
   int64_t resident_pages() const;
+  // The end of the pages that a pass from token `first` on finds in the file.
+  int64_t FilePagesEnd(const Layer& layer, int64_t first) const;
   int64_t SlotOf(const Layer& layer, int64_t page) const;
   void WritePage(Layer& layer, int64_t page, const void* bytes);
   void ForgetSpilledFrom(int64_t page);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <new>
 #include <utility>
 
+#include "base/buffer.h"
 #include "base/check.h"
 #include "deltafin/error.h"
 #include "device/weight_keeper.h"
@@ -36,6 +36,8 @@ ExpertSlots::ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t
       max_ahead_(max_ahead),
       clock_(options.clock),
       keeper_(options.keeper),
+      slot_bytes_(ReadBufferBytes(checkpoint.expert_bytes())),
+      memory_(static_cast<size_t>(num_slots) * slot_bytes_),
       slots_(static_cast<size_t>(num_slots)),
       heat_(shape_),
       policy_(MakeNextUsePolicy(heat_)),
@@ -43,6 +45,7 @@ ExpertSlots::ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t
       last_ids_(static_cast<size_t>(shape_.num_layers)),
       gauges_(static_cast<size_t>(shape_.num_layers)),
       layer_counters_(static_cast<size_t>(shape_.num_layers)) {
+  AdviseHugePages(memory_.data(), memory_.size());
   if (!options.heat_path.empty()) LoadHeat(options.heat_path, heat_);
   if (keeper_ == nullptr) return;
   const auto num_keys = static_cast<size_t>(shape_.num_keys());
@@ -172,7 +175,6 @@ std::vector<ExpertSlots::Slot> ExpertSlots::DropHint(PrefetchOutcome& outcome) {
 }
 
 // A slot for an expert that no slot holds, and the read that fills it. Empty when all are pinned.
-// Throws std::bad_alloc.
 std::optional<ReadRequest> ExpertSlots::ClaimForRead(int64_t layer, int32_t expert, Holder holder,
                                                      Origin origin) {
   const bool has_spare = table_.has_spare();
@@ -182,14 +184,6 @@ std::optional<ReadRequest> ExpertSlots::ClaimForRead(int64_t layer, int32_t expe
   s.replaced = !has_spare;
   if (std::exchange(s.is_unused_guess, false)) counters_.bytes_wasted += checkpoint_.expert_bytes();
   const Extent span = checkpoint_.ExpertSpan(layer, expert);
-  try {
-    if (s.buffer == nullptr) {
-      s.buffer = AllocateAligned(ReadBufferBytes(span.bytes), kReadAlignment);
-    }
-  } catch (const std::bad_alloc&) {
-    table_.Forget(*slot);
-    throw;
-  }
   s.layer = layer;
   s.expert = expert;
   s.holder = holder;
@@ -201,7 +195,7 @@ std::optional<ReadRequest> ExpertSlots::ClaimForRead(int64_t layer, int32_t expe
   request.file = &checkpoint_.file(span.shard);
   request.offset = span.offset;
   request.bytes = span.bytes;
-  request.buffer = s.buffer.get();
+  request.buffer = BufferOf(*slot);
   request.priority = origin == Origin::kDemand ? ReadPriority::kDemand : ReadPriority::kAhead;
   request.tag = static_cast<uint64_t>(*slot);
   request.listener = this;
@@ -213,20 +207,14 @@ void ExpertSlots::CollectWaiting(std::vector<ReadRequest>& requests) {
   while (!batch_->waiting.empty() && !batch_->failure) {
     const size_t i = batch_->waiting.front();
     Item& item = batch_->items[i];
-    try {
-      const auto request =
-          ClaimForRead(batch_->layer, item.expert, Holder::kBatch, Origin::kDemand);
-      if (!request) return;
-      item.slot = static_cast<Slot>(request->tag);
-      item.phase = Phase::kReading;
-      state(item.slot).item = i;
-      ++batch_->num_reading;
-      batch_->waiting.pop_front();
-      requests.push_back(*request);
-    } catch (const std::bad_alloc&) {
-      batch_->failure =
-          ExpertReadFailure(checkpoint_, batch_->layer, item.expert, std::current_exception());
-    }
+    const auto request = ClaimForRead(batch_->layer, item.expert, Holder::kBatch, Origin::kDemand);
+    if (!request) return;
+    item.slot = static_cast<Slot>(request->tag);
+    item.phase = Phase::kReading;
+    state(item.slot).item = i;
+    ++batch_->num_reading;
+    batch_->waiting.pop_front();
+    requests.push_back(*request);
   }
 }
 
@@ -410,14 +398,10 @@ void ExpertSlots::Hint(int64_t layer, std::span<const int32_t> ids) {
     for (int32_t expert : ids) {
       if (static_cast<int64_t>(hint_.slots.size()) >= max_ahead_) break;
       if (table_.Find(shape_.Key(layer, expert)) || IsHeld(layer, expert)) continue;
-      try {
-        const auto request = ClaimForRead(layer, expert, Holder::kHint, Origin::kHint);
-        if (!request) break;
-        hint_.slots.push_back(static_cast<Slot>(request->tag));
-        requests.push_back(*request);
-      } catch (const std::bad_alloc&) {
-        break;  // whoever really needs it will say so
-      }
+      const auto request = ClaimForRead(layer, expert, Holder::kHint, Origin::kHint);
+      if (!request) break;
+      hint_.slots.push_back(static_cast<Slot>(request->tag));
+      requests.push_back(*request);
     }
   }
   if (!requests.empty()) queue_.Submit(requests);
@@ -447,12 +431,8 @@ bool ExpertSlots::Warm(ExpertKey key, const std::stop_token& stop) {
     if (table_.Find(key)) return true;
     const int64_t layer = shape_.Layer(key);
     if (!checkpoint_.config().IsMoe(layer)) return true;
-    try {
-      request = ClaimForRead(layer, static_cast<int32_t>(key - shape_.Key(layer, 0)), Holder::kWarm,
-                             Origin::kWarm);
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
+    request = ClaimForRead(layer, static_cast<int32_t>(key - shape_.Key(layer, 0)), Holder::kWarm,
+                           Origin::kWarm);
     ++num_warming_;
   }
   queue_.Submit({&*request, 1});

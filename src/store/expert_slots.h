@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/page_memory.h"
 #include "io/read_queue.h"
-#include "store/aligned_bytes.h"
 #include "store/eviction_policy.h"
 #include "store/expert_check.h"
 #include "store/expert_heat.h"
@@ -72,8 +72,7 @@ class ExpertSlots final : public ReadListener {
   };
   enum class Origin : uint8_t { kDemand, kHint, kWarm };
   struct SlotState {
-    AlignedBytes buffer;
-    const std::byte* data = nullptr;  // the expert, somewhere in the buffer
+    const std::byte* data = nullptr;  // the expert, somewhere in the slot
     int64_t layer = 0;
     int32_t expert = 0;
     Holder holder = Holder::kNone;
@@ -107,6 +106,9 @@ class ExpertSlots final : public ReadListener {
   };
 
   SlotState& state(Slot slot) { return slots_[static_cast<size_t>(slot)]; }
+  std::byte* BufferOf(Slot slot) const {
+    return memory_.data() + static_cast<size_t>(slot) * slot_bytes_;
+  }
 
   // Called by the thread of the batch.
   bool IsHeld(int64_t layer, int32_t expert) const;
@@ -134,6 +136,9 @@ class ExpertSlots final : public ReadListener {
   const int64_t max_ahead_;
   PhaseClock* const clock_;
   const WeightKeeper* const keeper_;
+  const size_t slot_bytes_;
+  // Of all slots in one piece, which takes RAM as it is filled: huge pages go across slots.
+  const PageBuffer memory_;
 
   // Held around every call of the queue, so that no read is cancelled or promoted between its claim
   // and its submission. Taken before mu_, which the listener takes while it may hold up the queue.

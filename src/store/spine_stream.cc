@@ -44,8 +44,10 @@ SpineStream::SpineStream(SpinePieces pieces, std::vector<bool> resident, uint64_
     }
   }
   resident_memory_ = PageBuffer(resident_bytes);  // takes RAM as it is filled
-  AdviseHugePages(resident_memory_.data(), resident_memory_.size());
   if (streams_whole) whole_memory_ = PageBuffer(pieces_.WholeBytes());
+  for (const PageBuffer* memory : {&ring_memory_, &resident_memory_, &whole_memory_}) {
+    AdviseHugePages(memory->data(), memory->size());
+  }
 }
 
 SpineStream::~SpineStream() {
