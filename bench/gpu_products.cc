@@ -60,7 +60,7 @@ class Bench {
       GpuCommands commands = gpu_.Begin();
       for (int i = 0; i < kTimes; ++i) {
         commands.Copy(other_, 0, weights_, 0, kBytes);
-        commands.CopiesBeforeWork();
+        commands.Barrier();
       }
       gpu_.Wait(gpu_.Submit(commands));
     });
@@ -107,16 +107,18 @@ class Bench {
 // One product, from the host's activations to the host's results.
 void RoundTrip(Gpu& gpu) {
   ThreadPool pool(UsableProcessors());
-  VulkanDevice device(gpu, MakeCpuDevice(pool), pool, {kBytes, 0, nullptr});
+  VulkanDevice device(gpu, MakeCpuDevice(pool), pool, {kBytes, 0, nullptr, true, true});
   std::vector<std::byte> data(size_t{12288} * 7168 * 2, std::byte{0x3c});
-  std::vector<float> x(7168, 1.0f);
-  std::vector<float> y(12288);
+  const DeviceBuffer x(device, 7168 * sizeof(float));
+  const DeviceBuffer y(device, 12288 * sizeof(float));
+  std::vector<float> host(12288);
   for (const int64_t rows : {96, 12288}) {
     Matrix w{WeightFormat::kBf16, rows, 7168, data.data()};
     w.id = static_cast<uint64_t>(rows);
     const double seconds = Best(200, [&] {
-      device.MatMul(w, x.data(), y.data(), rows, 1);
-      device.Synchronize();
+      device.ToDevice(x.address(), host.data(), x.size_bytes());
+      device.MatMul(w, x.floats(), y.floats(), rows, 1);
+      device.ToHost(host.data(), y.address(), static_cast<size_t>(rows) * sizeof(float));
     });
     std::printf("round trip of a bf16 product %ld x 7168: %.1f us\n", static_cast<long>(rows),
                 seconds * 1e6);
