@@ -22,6 +22,7 @@ class ByteSet {
     ranges_.emplace_hint(next, begin, end);
   }
   void Remove(uint64_t begin, uint64_t end) {
+    if (begin >= end) return;
     auto range = FirstOver(begin);
     while (range != ranges_.end() && range->first < end) {
       const auto [first, last] = *range;

@@ -35,9 +35,7 @@ struct ProductShape {
   uint32_t row_sets;
   uint32_t position_sets;
 };
-constexpr ProductShape kShapes[] = {
-#include "product_shapes.inc"
-};
+constexpr ProductShape kShapes[] = {DELTAFIN_PRODUCT_SHAPES};
 
 // For products of n positions.
 const ProductShape& ShapeFor(WeightFormat format, uint32_t n) {

@@ -14,6 +14,8 @@ namespace {
 constexpr uint64_t kToGpuChunk = uint64_t{16} << 20;
 constexpr uint64_t kFromGpuChunk = uint64_t{16} << 20;
 constexpr uint64_t kScratchChunk = uint64_t{32} << 20;
+constexpr uint64_t kVectorChunk = uint64_t{1} << 20;
+constexpr uint64_t kMostVectorBytes = uint64_t{64} << 20;
 // So much is settled before more is recorded.
 constexpr uint64_t kMostResultBytes = uint64_t{256} << 20;
 constexpr uint64_t kMostScratchBytes = uint64_t{1} << 30;
@@ -37,7 +39,8 @@ VulkanDevice::VulkanDevice(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& p
       experts_(gpu, staging_, options.expert_bytes),
       to_gpu_(gpu, MemoryUse::kToGpu, kToGpuChunk),
       from_gpu_(gpu, MemoryUse::kFromGpu, kFromGpuChunk),
-      scratch_(gpu, MemoryUse::kScratch, kScratchChunk) {}
+      scratch_(gpu, MemoryUse::kScratch, kScratchChunk),
+      vectors_(gpu, MemoryUse::kScratch, kVectorChunk) {}
 
 VulkanDevice::~VulkanDevice() {
   expert_values_.reset();
@@ -234,9 +237,37 @@ void VulkanDevice::Upload(const Rows& rows) {
   valid_.Add(rows.begin(), rows.end());
 }
 
-VkDeviceAddress VulkanDevice::Constant(const void* from, size_t bytes) {
+VulkanDevice::DeviceRange VulkanDevice::Constant(const void* from, size_t bytes) {
   const GpuArena::Piece piece = to_gpu_.Take(bytes);
   std::memcpy(piece.host(), from, bytes);
+  if (piece.buffer->is_local()) return {piece.address(), bytes};
+  const GpuArena::Piece copy = scratch_.Take(bytes);
+  const DeviceRange range{copy.address(), bytes};
+  Order({}, {&range, 1});
+  Commands().Copy(*copy.buffer, copy.offset, *piece.buffer, piece.offset, bytes);
+  return range;
+}
+
+VkDeviceAddress VulkanDevice::Vector(const float* from, int64_t count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  const auto known = known_vectors_.find(from);
+  if (known != known_vectors_.end() && known->second.values.size() == static_cast<size_t>(count) &&
+      std::memcmp(known->second.values.data(), from, bytes) == 0) {
+    return known->second.address;
+  }
+  // One that changes is passed through; it would take more memory each time.
+  const bool is_new = known == known_vectors_.end() && vectors_.used_bytes() < kMostVectorBytes;
+  if (!is_new) {
+    const DeviceRange range = Constant(from, bytes);
+    Order({&range, 1}, {});
+    return range.begin;
+  }
+  const GpuArena::Piece staged = to_gpu_.Take(bytes);
+  std::memcpy(staged.host(), from, bytes);
+  const GpuArena::Piece piece = vectors_.Take(bytes);
+  Commands().Copy(*piece.buffer, piece.offset, *staged.buffer, staged.offset, bytes);
+  Commands().Barrier();
+  known_vectors_[from] = {{from, from + count}, piece.address()};
   return piece.address();
 }
 

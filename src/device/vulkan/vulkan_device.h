@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -121,10 +122,14 @@ class VulkanDevice final : public Device, public WeightKeeper {
     size_t bytes = 0;
     GpuBuffer shadow;
   };
+  struct DeviceRange {
+    VkDeviceAddress begin = 0;
+    uint64_t bytes = 0;
+  };
   // Activations as products read them (shaders/lay_out.comp).
   struct LaidOut {
-    VkDeviceAddress values = 0;
-    VkDeviceAddress quanta = 0;
+    DeviceRange values;
+    DeviceRange quanta;
   };
   struct Input {
     Rows x;
@@ -132,9 +137,10 @@ class VulkanDevice final : public Device, public WeightKeeper {
     bool is_mxfp4 = false;
     LaidOut laid_out;
   };
-  struct DeviceRange {
-    VkDeviceAddress begin = 0;
-    uint64_t bytes = 0;
+  // A vector of the spine's that the GPU has.
+  struct KnownVector {
+    std::vector<float> values;
+    VkDeviceAddress address = 0;
   };
   // What ExpertMlp was asked for, to be asked of the host; the lists are its own.
   struct ExpertCall {
@@ -183,8 +189,10 @@ class VulkanDevice final : public Device, public WeightKeeper {
   }
   DeviceRange RangeOf(const Rows& rows);
   void Upload(const Rows& whole);
-  // Something small that the GPU reads where the host writes it.
-  VkDeviceAddress Constant(const void* from, size_t bytes);
+  // Something small, for what is recorded after an Order that names it.
+  DeviceRange Constant(const void* from, size_t bytes);
+  // A vector of the spine: what has been at this address before is there already.
+  VkDeviceAddress Vector(const float* from, int64_t count);
   // Parts what comes from what was recorded before if they touch the same memory.
   void Order(std::span<const DeviceRange> reads, std::span<const DeviceRange> writes,
              bool writes_are_apart = false);
@@ -203,6 +211,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   bool GpuMatMul(const Matrix& w, const HeldMatrix& held, const float* x, float* y,
                  int64_t y_stride, int64_t n);
   void HostMatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n);
+  // To be named to Order before it is read.
   LaidOut LayOut(const Rows& x, VkDeviceAddress address, int64_t cols, bool is_mxfp4);
   void Norm(float* y, const float* x, const float* gate, const float* host_w, int64_t n,
             int64_t dim, int64_t stride, float eps);
@@ -232,6 +241,8 @@ class VulkanDevice final : public Device, public WeightKeeper {
   GpuArena to_gpu_;
   GpuArena from_gpu_;
   GpuArena scratch_;
+  GpuArena vectors_;
+  std::unordered_map<const float*, KnownVector> known_vectors_;
   std::optional<GpuCommands> commands_;  // being recorded
   uint64_t commands_bytes_ = 0;          // of weights that they read
   uint64_t last_ticket_ = 0;

@@ -106,8 +106,10 @@ bool VulkanDevice::GpuMatMul(const Matrix& w, const HeldMatrix& held, const floa
     job.plain_x = AddressOf(in);
     const LaidOut laid_out =
         LayOut({x, n, w.cols, w.cols}, job.plain_x, w.cols, w.format == WeightFormat::kMxfp4);
-    job.x = laid_out.values;
-    job.quanta = laid_out.quanta;
+    const DeviceRange reads[] = {laid_out.values, laid_out.quanta};
+    Order(reads, {});
+    job.x = laid_out.values.begin;
+    job.quanta = laid_out.quanta.begin;
     job.y = AddressOf(out);
     job.rows = U32(w.rows);
     job.cols = U32(w.cols);
@@ -153,13 +155,13 @@ VulkanDevice::LaidOut VulkanDevice::LayOut(const Rows& x, VkDeviceAddress addres
   };
   const uint64_t bytes = static_cast<uint64_t>(x.n * LaidOutInputFloats(cols)) * sizeof(float);
   const uint64_t quanta_bytes = static_cast<uint64_t>(x.n) * sizeof(int32_t);
-  const LaidOut laid_out{scratch_.Take(bytes).address(), scratch_.Take(quanta_bytes).address()};
+  const LaidOut laid_out{{scratch_.Take(bytes).address(), bytes},
+                         {scratch_.Take(quanta_bytes).address(), quanta_bytes}};
   const DeviceRange read{address, static_cast<uint64_t>(x.n * cols) * sizeof(float)};
-  const DeviceRange writes[] = {{laid_out.values, bytes}, {laid_out.quanta, quanta_bytes}};
+  const DeviceRange writes[] = {laid_out.values, laid_out.quanta};
   Order({&read, 1}, writes);
   Commands().Run(is_mxfp4 ? "lay_out_mxfp4" : "lay_out",
-                 Job{address, laid_out.values, laid_out.quanta, U32(cols)}, U32(x.n));
-  Order(writes, {});
+                 Job{address, laid_out.values.begin, laid_out.quanta.begin, U32(cols)}, U32(x.n));
   if (x.data != nullptr) inputs_.push_back({x, cols, is_mxfp4, laid_out});
   return laid_out;
 }
@@ -261,7 +263,7 @@ void VulkanDevice::RecordExperts(const ExpertCall& call) {
     most_n = std::max(most_n, task.num_rows);
     most_in = std::max(most_in, *std::max_element(task.in_rows, task.in_rows + task.num_rows));
   }
-  const VkDeviceAddress lists = Constant(call.rows.data(), call.rows.size() * sizeof(int32_t));
+  const DeviceRange lists = Constant(call.rows.data(), call.rows.size() * sizeof(int32_t));
   const VkDeviceAddress z = AddressOf(call.z, (most_in + 1) * latent);
   const LaidOut laid_out_z = LayOut({call.z, most_in + 1, latent, latent}, z, latent, is_mxfp4);
   const uint64_t hidden_bytes = static_cast<uint64_t>(all_rows * width) * sizeof(float);
@@ -284,30 +286,32 @@ void VulkanDevice::RecordExperts(const ExpertCall& call) {
     commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes());
     return job;
   };
-  const auto run = [&](size_t first, int64_t count) {
-    const VkDeviceAddress table =
+  const auto run = [&](size_t first, int64_t count, const LaidOut& x,
+                       std::span<const DeviceRange> writes) {
+    const DeviceRange table =
         Constant(jobs.data() + first, static_cast<size_t>(count) * sizeof(ProductJob));
+    const DeviceRange reads[] = {table, lists, x.values, x.quanta};
+    Order(reads, writes);
     const int64_t usual_n = (all_rows + tasks - 1) / tasks;
-    Commands().Products(weights, table, U32(count), jobs[first], U32(usual_n), U32(most_n));
-    if (needs_exact) Commands().ExactProducts(weights, table, U32(count), U32(most_n));
+    Commands().Products(weights, table.begin, U32(count), jobs[first], U32(usual_n), U32(most_n));
+    if (needs_exact) Commands().ExactProducts(weights, table.begin, U32(count), U32(most_n));
   };
 
   int64_t row = 0;
   for (const ExpertTask& task : call.tasks) {
     for (const auto& [w, y] : {std::pair{&task.weights.w1, gate}, {&task.weights.w3, up}}) {
       ProductJob& job = add(*w, task.num_rows);
-      job.x = laid_out_z.values;
+      job.x = laid_out_z.values.begin;
       job.plain_x = z;
-      job.quanta = laid_out_z.quanta;
+      job.quanta = laid_out_z.quanta.begin;
       job.y = y.begin + static_cast<uint64_t>(row * width) * sizeof(float);
-      job.in_rows = lists + static_cast<uint64_t>(2 * row) * sizeof(int32_t);
+      job.in_rows = lists.begin + static_cast<uint64_t>(2 * row) * sizeof(int32_t);
       job.lists = ProductJob::kInRows;
     }
     row += task.num_rows;
   }
   const DeviceRange hidden[] = {gate, up};
-  Order({}, hidden);
-  run(0, 2 * tasks);
+  run(0, 2 * tasks, laid_out_z, hidden);
   Order(hidden, {&gate, 1});
   Commands().Run("situ_glu",
                  ElementwiseJob{gate.begin, gate.begin, up.begin, U32(all_rows * width),
@@ -318,16 +322,16 @@ void VulkanDevice::RecordExperts(const ExpertCall& call) {
   row = 0;
   for (const ExpertTask& task : call.tasks) {
     ProductJob& job = add(task.weights.w2, task.num_rows);
-    job.x =
-        laid_out.values + static_cast<uint64_t>(row * LaidOutInputFloats(width)) * sizeof(float);
+    job.x = laid_out.values.begin +
+            static_cast<uint64_t>(row * LaidOutInputFloats(width)) * sizeof(float);
     job.plain_x = gate.begin + static_cast<uint64_t>(row * width) * sizeof(float);
-    job.quanta = laid_out.quanta + static_cast<uint64_t>(row) * sizeof(int32_t);
+    job.quanta = laid_out.quanta.begin + static_cast<uint64_t>(row) * sizeof(int32_t);
     job.y = y;
-    job.out_rows = lists + static_cast<uint64_t>(2 * row + task.num_rows) * sizeof(int32_t);
+    job.out_rows = lists.begin + static_cast<uint64_t>(2 * row + task.num_rows) * sizeof(int32_t);
     job.lists = ProductJob::kOutRows;
     row += task.num_rows;
   }
-  run(static_cast<size_t>(2 * tasks), tasks);
+  run(static_cast<size_t>(2 * tasks), tasks, laid_out, {});
 }
 
 void VulkanDevice::ExpertsByProducts(std::span<const ExpertTask> tasks, const float* z, float* y,
@@ -384,9 +388,11 @@ void VulkanDevice::CombineExperts(float* out, const float* y, const float* host_
     host_->CombineExperts(out, y, weights.data(), n, top_k, dim);
   };
   const auto record = [&] {
-    const VkDeviceAddress weights =
+    const DeviceRange weights =
         Constant(host_weights, static_cast<size_t>(n * top_k) * sizeof(float));
-    Commands().Run("combine", Job{AddressOf(result), AddressOf(in), weights, U32(top_k), U32(dim)},
+    Order({&weights, 1}, {});
+    Commands().Run("combine",
+                   Job{AddressOf(result), AddressOf(in), weights.begin, U32(top_k), U32(dim)},
                    GroupsOf(dim), U32(n));
   };
   if (n <= kMostGroups && IsThere({in}) && OnGpu({in}, {result}, record, run)) return;
@@ -466,7 +472,7 @@ void VulkanDevice::Norm(float* y, const float* x, const float* gate, const float
   const auto record = [&] {
     const Job job{AddressOf(out),
                   AddressOf(in),
-                  Constant(host_w, static_cast<size_t>(dim) * sizeof(float)),
+                  Vector(host_w, dim),
                   AddressOf(gates),
                   U32(dim),
                   U32(stride),
@@ -518,7 +524,7 @@ void VulkanDevice::ResidualMix(float* out, const float* snapshots, int64_t snaps
     const Job job{AddressOf(result),
                   AddressOf(reads[1]),
                   AddressOf(reads[0]),
-                  Constant(host_query, static_cast<size_t>(dim) * sizeof(float)),
+                  Vector(host_query, dim),
                   U32(snapshot_stride),
                   U32(num_snapshots),
                   U32(dim),

@@ -19,7 +19,21 @@ int Quantum(uint exponent) { return exponent == 0u ? -100000 : int(exponent) - 1
 float LaneSum(Floats a, uint a_first, Floats b, uint b_first, uint count, uint lane) {
   float sum = 0.0;
   uint whole = count / kLanes;
-  for (uint step = 0; step < whole; ++step) {
+  uint step = 0;
+#ifndef EMULATE_FMA
+  const uint kAhead = 16;  // loads that are under way at a time
+  for (; step + kAhead <= whole; step += kAhead) {
+    float x[kAhead];
+    float y[kAhead];
+    [[unroll]] for (uint i = 0; i < kAhead; ++i) {
+      uint k = (step + i) * kLanes + lane;
+      x[i] = uintBitsToFloat(a.at[a_first + k]);
+      y[i] = uintBitsToFloat(b.at[b_first + k]);
+    }
+    [[unroll]] for (uint i = 0; i < kAhead; ++i) sum = Fma(x[i], y[i], sum);
+  }
+#endif
+  for (; step < whole; ++step) {
     uint k = step * kLanes + lane;
     sum = Fma(uintBitsToFloat(a.at[a_first + k]), uintBitsToFloat(b.at[b_first + k]), sum);
   }
