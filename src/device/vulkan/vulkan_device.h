@@ -173,7 +173,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void OnHost(const Operands& reads, const Operands& writes, const std::function<void()>& run);
   // An operator of the GPU's where its operands are there, else of the host's.
   void Operator(const Operands& reads, const Rows& write, const std::function<void()>& record,
-                std::function<void()> run);
+                const std::function<void()>& run);
   // Gives the GPU what it reads; true: `writes` continues the columns that were written last.
   bool Prepare(const Operands& reads, const Operands& writes);
   void Wrote(const Operands& writes, bool more_columns);
