@@ -113,8 +113,7 @@ void VulkanDevice::OnHost(const Operands& reads, const Operands& writes,
 }
 
 void VulkanDevice::Operator(const Operands& reads, const Rows& write,
-                            const std::function<void()>& record,
-                            const std::function<void()>& run) {
+                            const std::function<void()>& record, const std::function<void()>& run) {
   if (IsThere(reads) && OnGpu(reads, {write}, record, run)) return;
   OnHost(reads, {write}, run);
 }
