@@ -8,8 +8,8 @@
 // never depends on n, on the other positions, or on how many threads there are. Threads: one caller
 // at a time. Errors: allocation throws Error(kOutOfMemory); operators do not fail on a CPU
 // (but for a PageReader that does), and throw Error on a device that was lost. Shapes are the
-// caller's duty (DF_CHECK). Operators may run asynchronously; ToHost, RouterTopK and Synchronize
-// wait for what came before.
+// caller's duty (DF_CHECK). Operators may run asynchronously; ToHost and RouterTopK wait for what
+// they read.
 #pragma once
 
 #include <cstddef>
@@ -105,7 +105,7 @@ class Device {
   virtual void ToHost(void* host_dst, const void* src, size_t bytes) = 0;
   virtual void ToDevice(void* dst, const void* host_src, size_t bytes) = 0;
   virtual void Copy(void* dst, const void* src, size_t bytes) = 0;
-  virtual void Synchronize() = 0;
+  virtual void Synchronize() = 0;  // what ExpertMlp was given is no longer needed
   // True when device addresses are addresses of the host, and any of those that is a multiple of 64
   // may stand for a page of a latent cache.
   virtual bool ReadsHostPages() const { return false; }
@@ -176,8 +176,8 @@ class Device {
   virtual void RouterTopK(int32_t* host_ids, float* host_weights, const float* logits,
                           const float* host_bias, int64_t n, const RouterParams& params) = 0;
   // For each task and row: y[out_row] = W2 SiTU(W1 z[in_row], W3 z[in_row]); z and y have rows of
-  // `latent`. The weights may be reused when the call's results have been waited for
-  // (Synchronize); the row lists are copied.
+  // `latent`. The weights may be reused after Synchronize, which need not wait for the
+  // results; the row lists are copied.
   virtual void ExpertMlp(std::span<const ExpertTask> tasks, const float* z, float* y,
                          int64_t latent, SituParams params) = 0;
   // out[p] = sum_{j=0..top_k) weights[p, j] * y[p * top_k + j], j in order; rows of `dim`.

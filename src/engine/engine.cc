@@ -122,7 +122,7 @@ void EngineImpl::MakeDevice() {
   auto device = std::make_unique<VulkanDevice>(
       *gpu_.gpu, std::move(device_), *pool_,
       VulkanDeviceOptions{spine_bytes, gpu_expert_bytes_, options_.on_notice,
-                          gpu_.verdict.flushes_subnormals});
+                          gpu_.verdict.flushes_subnormals, gpu_.verdict.has_operators});
   gpu_device_ = device.get();
   plan_.spine.keeper = device.get();
   device_ = std::move(device);

@@ -34,7 +34,8 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   const int64_t width = config_.kda_width();
   const PhaseScope phase(clock_, Phase::kKda);
   Workspace::Frame frame(workspace_);
-  float* projected = frame.Take(n * width);
+  float* projected[3];
+  for (float*& array : projected) array = frame.Take(n * width);
   float* q = frame.Take(n * width);
   float* k = frame.Take(n * width);
   float* v = frame.Take(n * width);
@@ -43,36 +44,40 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   float* low_rank = frame.Take(n * dim);
   float* beta = frame.Take(n * heads);
 
-  // Projection, causal convolution over the sequence, SiLU.
-  const auto project = [&](SpineMatrix matrix, SpineVector conv, int which, float* y) {
-    Linear(spine, matrix, x, projected, width, n);  // [n, heads * dim]
+  // All projections first: a device that computes them apart is waited for once.
+  Linear(spine, SpineMatrix::kQProj, x, projected[0], width, n);   // [n, heads * dim]
+  Linear(spine, SpineMatrix::kKProj, x, projected[1], width, n);   // [n, heads * dim]
+  Linear(spine, SpineMatrix::kVProj, x, projected[2], width, n);   // [n, heads * dim]
+  Linear(spine, SpineMatrix::kFaProj, x, low_rank, dim, n);        // [n, dim]
+  Linear(spine, SpineMatrix::kFbProj, low_rank, alpha, width, n);  // [n, heads * dim]
+  Linear(spine, SpineMatrix::kBProj, x, beta, heads, n);           // [n, heads]
+  Linear(spine, SpineMatrix::kGProj, x, gate, width, n);           // [n, heads * dim]
+
+  // Causal convolution over the sequence, SiLU.
+  const auto convolve = [&](SpineVector conv, int which, float* y) {
     for (size_t r = 0; r < pass.runs.size(); ++r) {
       const int64_t offset = pass.first_row[r] * width;
       Rollback* rollback = pass.runs[r].rollback;
-      if (rollback) rollback->KeepProjection(layer, which, projected + offset);
+      if (rollback) rollback->KeepProjection(layer, which, projected[which] + offset);
       const SequenceState& state = *pass.runs[r].state;
       ForEachPart(pass.runs[r], [&](int64_t begin, int64_t count, StateCapture* capture) {
         const int64_t at = offset + begin * width;
-        device_.ShortConv(y + at, projected + at, spine.Vector(conv),
+        device_.ShortConv(y + at, projected[which] + at, spine.Vector(conv),
                           state.conv_history(layer, which), count, width);
         if (capture) capture->KeepHistory(state, layer, which);
       });
     }
   };
-  project(SpineMatrix::kQProj, SpineVector::kQConv, 0, q);
-  project(SpineMatrix::kKProj, SpineVector::kKConv, 1, k);
-  project(SpineMatrix::kVProj, SpineVector::kVConv, 2, v);
+  convolve(SpineVector::kQConv, 0, q);
+  convolve(SpineVector::kKConv, 1, k);
+  convolve(SpineVector::kVConv, 2, v);
   const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
   device_.L2Normalize(q, n * heads, dim, q_scale);
   device_.L2Normalize(k, n * heads, dim, 1.0f);
-
-  Linear(spine, SpineMatrix::kFaProj, x, low_rank, dim, n);        // [n, dim]
-  Linear(spine, SpineMatrix::kFbProj, low_rank, alpha, width, n);  // [n, heads * dim]
-  Linear(spine, SpineMatrix::kBProj, x, beta, heads, n);           // [n, heads]
   device_.KdaGates(alpha, beta, spine.Vector(SpineVector::kALog),
                    spine.Vector(SpineVector::kDtBias), n, heads, dim, config_.gate_lower_bound);
 
-  float* o = projected;  // [n, heads * dim]; the projections are used up
+  float* o = projected[0];  // [n, heads * dim]; the projections are used up
   for (size_t r = 0; r < pass.runs.size(); ++r) {
     const int64_t row = pass.first_row[r];
     const int64_t offset = row * width;
@@ -88,7 +93,6 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
       if (capture) capture->KeepKda(state, layer);
     });
   }
-  Linear(spine, SpineMatrix::kGProj, x, gate, width, n);  // [n, heads * dim]
   device_.GatedRmsNorm(o, gate, spine.Vector(SpineVector::kONorm), n * heads, dim,
                        config_.rms_norm_eps);
   Linear(spine, SpineMatrix::kOProj, o, out, config_.hidden_size, n);  // [n, hidden]

@@ -259,7 +259,7 @@ uint64_t Model::WorkspaceBytes(const ModelConfig& config, int64_t positions, int
   const auto array = [](int64_t floats) { return Workspace::Rounded(floats); };
   const int64_t n = positions;
   const int64_t hidden = array(n * config.hidden_size);
-  const int64_t kda = 6 * array(n * config.kda_width()) + array(n * config.kda_head_dim) +
+  const int64_t kda = 8 * array(n * config.kda_width()) + array(n * config.kda_head_dim) +
                       array(n * config.kda_heads);
   const int64_t latent_dim = config.kv_lora_rank + config.qk_rope_head_dim;
   const int64_t query_dim = config.qk_nope_head_dim + config.qk_rope_head_dim;

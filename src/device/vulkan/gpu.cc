@@ -16,24 +16,46 @@ namespace {
 // Most waits are shorter than it takes to wake a thread.
 constexpr std::chrono::microseconds kSpin{300};
 constexpr uint64_t kSilenceNs = 60'000'000'000;
-constexpr uint32_t kPushBytes = 64;
-static_assert(sizeof(ProductJob) <= kPushBytes);
+constexpr uint32_t kPushBytes = 128;  // as much as every GPU has
 
-// shaders/product.comp
-constexpr uint32_t kSets = 8;
-// The shader for n positions at a time, and the rows of a lane set in it.
-struct ProductShape {
-  uint32_t positions;
-  uint32_t rows;
+// Push constants of shaders/product_job.glsl.
+struct ProductPush {
+  ProductJob only;
+  VkDeviceAddress table = 0;
+  uint64_t in_table = 0;
 };
-constexpr ProductShape kShapes[] = {
-    {1, DELTAFIN_PRODUCT_ROWS_1}, {4, DELTAFIN_PRODUCT_ROWS_4}, {8, DELTAFIN_PRODUCT_ROWS_8}};
+static_assert(sizeof(ProductPush) <= kPushBytes);
 
-const ProductShape& ShapeFor(uint32_t n) {
+// What the build compiled of shaders/product.comp (CMakeLists.txt): for each format from few
+// positions to many.
+struct ProductShape {
+  WeightFormat format;
+  uint32_t positions;  // of a lane set
+  uint32_t rows;
+  uint32_t row_sets;
+  uint32_t position_sets;
+};
+constexpr ProductShape kShapes[] = {DELTAFIN_PRODUCT_SHAPES};
+
+// For products of n positions.
+const ProductShape& ShapeFor(WeightFormat format, uint32_t n) {
+  const ProductShape* best = nullptr;
   for (const ProductShape& shape : kShapes) {
-    if (n <= shape.positions) return shape;
+    if (shape.format != format) continue;
+    best = &shape;
+    if (n <= shape.positions * shape.position_sets) break;
   }
-  return kShapes[std::size(kShapes) - 1];
+  DF_CHECK(best != nullptr);
+  return *best;
+}
+
+// shaders/exact_product.comp: rows of a workgroup, and workgroups that share the work.
+constexpr uint32_t kExactRows = 8;
+constexpr uint32_t kMostExactRowGroups = 512;
+constexpr uint32_t kMostExactPositionGroups = 64;
+
+uint32_t Groups(uint64_t count, uint64_t of_group) {
+  return static_cast<uint32_t>((count + of_group - 1) / of_group);
 }
 
 const char* FormatName(WeightFormat format) {
@@ -176,7 +198,7 @@ const char* Gpu::ArithmeticSuffix() const {
   return "";
 }
 
-VkPipeline Gpu::PipelineOf(const std::string& name) {
+VkPipeline Gpu::PipelineOf(std::string_view name) {
   for (const Pipeline& pipeline : pipelines_) {
     if (pipeline.name == name) return pipeline.handle;
   }
@@ -202,7 +224,7 @@ VkPipeline Gpu::PipelineOf(const std::string& name) {
       api_.vkCreateComputePipelines(device_, nullptr, 1, &pipeline, nullptr, &handle);
   api_.vkDestroyShaderModule(device_, module, nullptr);
   Check(result, "compiling a shader");
-  pipelines_.push_back({name, handle});
+  pipelines_.push_back({std::string(name), handle});
   return handle;
 }
 
@@ -403,43 +425,61 @@ void GpuCommands::Copy(const GpuBuffer& to, uint64_t to_offset, const GpuBuffer&
   gpu_->api_.vkCmdCopyBuffer(handle_, from.handle(), to.handle(), 1, &region);
 }
 
-void GpuCommands::CopiesBeforeWork() {
+void GpuCommands::Barrier() {
   VkMemoryBarrier barrier{};
   barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-  barrier.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
-  barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT;
-  gpu_->api_.vkCmdPipelineBarrier(handle_, VK_PIPELINE_STAGE_TRANSFER_BIT,
-                                  VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, nullptr,
-                                  0, nullptr);
+  barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+  barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
+                          VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+  constexpr VkPipelineStageFlags kStages =
+      VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+  gpu_->api_.vkCmdPipelineBarrier(handle_, kStages, kStages, 0, 1, &barrier, 0, nullptr, 0,
+                                  nullptr);
 }
 
-void GpuCommands::Product(WeightFormat weights, const ProductJob& job) {
-  const ProductShape& shape = ShapeFor(job.n);
-  const uint32_t positions = shape.positions;
-  const bool emulated = gpu_->arithmetic() == GpuArithmetic::kEmulated;
-  const uint32_t set_rows =
-      weights == WeightFormat::kMxfp4 ? DELTAFIN_PRODUCT_ROWS_MXFP4 : shape.rows;
-  const uint32_t rows = kSets * (emulated ? 1 : set_rows);
-  const VkPipeline pipeline = gpu_->PipelineOf(
-      format("product_{}_{}_{}", FormatName(weights), positions, gpu_->ArithmeticSuffix()));
+std::string GpuCommands::NameFor(std::string_view shader) const {
+  return format("{}_{}", shader, gpu_->ArithmeticSuffix());
+}
+
+void GpuCommands::Dispatch(std::string_view shader, const void* job, size_t bytes, uint32_t x,
+                           uint32_t y, uint32_t z) {
+  DF_CHECK(bytes <= kPushBytes);
+  const VkPipeline pipeline = gpu_->PipelineOf(shader);
   const VulkanApi& api = gpu_->api_;
   api.vkCmdBindPipeline(handle_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-  api.vkCmdPushConstants(handle_, gpu_->layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(job), &job);
-  api.vkCmdDispatch(handle_, (job.rows + rows - 1) / rows, (job.n + positions - 1) / positions, 1);
+  api.vkCmdPushConstants(handle_, gpu_->layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                         static_cast<uint32_t>(bytes), job);
+  api.vkCmdDispatch(handle_, x, y, z);
 }
 
-void GpuCommands::Probe(VkDeviceAddress triples, VkDeviceAddress results, uint32_t count) {
-  struct Job {
-    VkDeviceAddress triples;
-    VkDeviceAddress results;
-    uint64_t count;
-  };
-  const Job job{triples, results, count};
-  const VulkanApi& api = gpu_->api_;
-  api.vkCmdBindPipeline(handle_, VK_PIPELINE_BIND_POINT_COMPUTE,
-                        gpu_->PipelineOf(format("probe_{}", gpu_->ArithmeticSuffix())));
-  api.vkCmdPushConstants(handle_, gpu_->layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(job), &job);
-  api.vkCmdDispatch(handle_, (count + 63) / 64, 1, 1);
+void GpuCommands::Product(WeightFormat format, const ProductJob& job) {
+  Products(format, 0, 1, job, job.n, job.n);
+}
+
+void GpuCommands::Products(WeightFormat weights, VkDeviceAddress table, uint32_t count,
+                           const ProductJob& any, uint32_t n, uint32_t most_n) {
+  const ProductShape& shape = ShapeFor(weights, n);
+  const bool emulated = gpu_->arithmetic() == GpuArithmetic::kEmulated;
+  const uint32_t positions = shape.positions * shape.position_sets;
+  const uint32_t rows = shape.row_sets * (emulated ? 1 : shape.rows);
+  const ProductPush push{any, table, table != 0 ? 1u : 0u};
+  Dispatch(NameFor(format("product_{}_{}", FormatName(weights), positions)), &push, sizeof(push),
+           Groups(most_n, positions), Groups(any.rows, rows), count);
+}
+
+void GpuCommands::ExactProduct(WeightFormat weights, const ProductJob& job) {
+  const ProductPush push{job, 0, 0};
+  Dispatch(format("exact_product_{}", FormatName(weights)), &push, sizeof(push),
+           std::min(Groups(job.rows, kExactRows), kMostExactRowGroups),
+           std::min(job.n, kMostExactPositionGroups), 1);
+}
+
+void GpuCommands::ExactProducts(WeightFormat weights, VkDeviceAddress table, uint32_t count,
+                                uint32_t most_n) {
+  constexpr uint32_t kRowGroups = 16;  // of each of many
+  const ProductPush push{{}, table, 1};
+  Dispatch(format("exact_product_{}", FormatName(weights)), &push, sizeof(push), kRowGroups,
+           std::min(most_n, kMostExactPositionGroups), count);
 }
 
 }  // namespace deltafin

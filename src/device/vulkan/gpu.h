@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,30 +72,59 @@ class GpuBuffer {
   bool is_local_ = false;
 };
 
-// A matrix product as the shader is told of it (shaders/product.comp).
+// A matrix product as the shaders are told of it (shaders/product_job.glsl).
 struct ProductJob {
+  static constexpr uint32_t kInRows = 1;
+  static constexpr uint32_t kOutRows = 2;
+
   VkDeviceAddress weights = 0;
   VkDeviceAddress scales = 0;
   VkDeviceAddress x = 0;
+  VkDeviceAddress plain_x = 0;
+  VkDeviceAddress quanta = 0;
   VkDeviceAddress y = 0;
+  VkDeviceAddress in_rows = 0;
+  VkDeviceAddress out_rows = 0;
   uint32_t rows = 0;
   uint32_t cols = 0;
   uint32_t n = 0;
+  uint32_t y_stride = 0;
+  int32_t least = 0;
+  uint32_t lists = 0;  // which of in_rows and out_rows there are
 };
 
-// Commands that are being recorded.
+// Commands that are being recorded. They may run at the same time, but for what a Barrier parts.
 class GpuCommands {
  public:
   void Copy(const GpuBuffer& to, uint64_t to_offset, const GpuBuffer& from, uint64_t from_offset,
             uint64_t bytes);
-  // What was copied before is there for what comes after.
-  void CopiesBeforeWork();
+  // What comes before is done, and its results are there, for what comes after.
+  void Barrier();
   void Product(WeightFormat format, const ProductJob& job);
-  void Probe(VkDeviceAddress triples, VkDeviceAddress results, uint32_t count);
+  // `count` products whose jobs lie at `table`, of one format and size; `n` is what most of them
+  // have, `most_n` the largest.
+  void Products(WeightFormat format, VkDeviceAddress table, uint32_t count, const ProductJob& any,
+                uint32_t n, uint32_t most_n);
+  // What these products leave to double precision.
+  void ExactProduct(WeightFormat format, const ProductJob& job);
+  void ExactProducts(WeightFormat format, VkDeviceAddress table, uint32_t count, uint32_t most_n);
+  // The shader of this name with `job` as its push constants, in a grid of x times y workgroups.
+  template <class Job>
+  void Run(std::string_view shader, const Job& job, uint32_t x, uint32_t y = 1) {
+    Dispatch(shader, &job, sizeof(job), x, y, 1);
+  }
+  // As above, of a shader that depends on the GPU's arithmetic.
+  template <class Job>
+  void RunArithmetic(std::string_view shader, const Job& job, uint32_t x) {
+    Dispatch(NameFor(shader), &job, sizeof(job), x, 1, 1);
+  }
 
  private:
   friend class Gpu;
   GpuCommands(Gpu& gpu, VkCommandBuffer handle) : gpu_(&gpu), handle_(handle) {}
+  std::string NameFor(std::string_view shader) const;
+  void Dispatch(std::string_view shader, const void* job, size_t bytes, uint32_t x, uint32_t y,
+                uint32_t z);
   Gpu* gpu_;
   VkCommandBuffer handle_;
 };
@@ -145,7 +175,7 @@ class Gpu {
   // Throws unless `result` is a success.
   void Check(VkResult result, const char* what);
   uint32_t MemoryType(uint32_t allowed, MemoryUse use) const;
-  VkPipeline PipelineOf(const std::string& name);
+  VkPipeline PipelineOf(std::string_view name);
   const char* ArithmeticSuffix() const;
 
   std::shared_ptr<const VulkanInstance> instance_;

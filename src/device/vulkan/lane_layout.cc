@@ -1,6 +1,8 @@
 #include "device/vulkan/lane_layout.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 
 namespace deltafin {
@@ -30,27 +32,58 @@ void TransposeBlock(const std::byte* from, std::byte* to) {
 }
 
 template <class Element>
-void LayOutRow(const std::byte* row, int64_t row_bytes, const std::byte* scales, int64_t num_scales,
-               std::byte* to) {
-  const int64_t block_bytes = kBlockBytes + (scales != nullptr ? kScaleBytes : 0);
-  for (int64_t at = 0; at < row_bytes; at += kBlockBytes, to += block_bytes) {
-    if (row_bytes - at >= kBlockBytes) {
-      TransposeBlock<Element>(row + at, to);
-    } else {
-      std::byte filled[kBlockBytes] = {};
-      std::memcpy(filled, row + at, static_cast<size_t>(row_bytes - at));
-      TransposeBlock<Element>(filled, to);
+void LayOutRow(const std::byte* row, int64_t row_bytes, std::byte* to) {
+  for (int64_t at = 0; at < row_bytes; at += kBlockBytes, to += kBlockBytes) {
+    std::byte filled[kBlockBytes] = {};
+    std::memcpy(filled, row + at, static_cast<size_t>(std::min(kBlockBytes, row_bytes - at)));
+    TransposeBlock<Element>(filled, to);
+    if constexpr (sizeof(Element) == 1) {
+      for (int64_t i = 0; i < kBlockBytes; ++i) to[i] ^= std::byte{0x80};
     }
-    if (scales == nullptr) continue;
+  }
+}
+
+// By the number of a byte in its word and its value: where its two codes' bits go.
+using SpreadTable = std::array<std::array<uint32_t, 256>, 4>;
+constexpr SpreadTable kSpread = [] {
+  constexpr int kMagnitudeAt[4] = {9, 6, 3, 0};
+  constexpr int kSignAt[4] = {15, 12, 13, 14};
+  SpreadTable table{};
+  for (size_t pair = 0; pair < 4; ++pair) {
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+      const uint32_t first = (byte & 7) << kMagnitudeAt[pair] | (byte >> 3 & 1) << kSignAt[pair];
+      const uint32_t second = (byte >> 4 & 7) << kMagnitudeAt[pair] | (byte >> 7 & 1)
+                                                                          << kSignAt[pair];
+      table[pair][byte] = first | second << 16;
+    }
+  }
+  return table;
+}();
+
+void LayOutMxfp4Row(const std::byte* row, int64_t row_bytes, const std::byte* scales,
+                    int64_t num_scales, std::byte* to) {
+  constexpr int64_t kWords = kBlockBytes / 4;
+  for (int64_t at = 0; at < row_bytes; at += kBlockBytes, to += kBlockBytes + kScaleBytes) {
+    std::byte filled[kBlockBytes] = {};
+    std::memcpy(filled, row + at, static_cast<size_t>(std::min(kBlockBytes, row_bytes - at)));
+    uint32_t words[kWords];
+    for (int64_t i = 0; i < kWords; ++i) {
+      words[i] = 0;
+      for (size_t pair = 0; pair < 4; ++pair) {
+        words[i] |=
+            kSpread[pair][std::to_integer<size_t>(filled[4 * i + static_cast<int64_t>(pair)])];
+      }
+    }
+    TransposeBlock<uint32_t>(reinterpret_cast<const std::byte*>(words), to);
     const int64_t first = at / 16;  // 16 bytes are 32 codes, which share a scale
-    const int64_t count = std::min(kScaleBytes, num_scales - first);
-    std::memset(to + kBlockBytes, 0, kScaleBytes);
-    std::memcpy(to + kBlockBytes, scales + first, static_cast<size_t>(count));
+    for (int64_t i = 0; i < kScaleBytes; ++i) {
+      to[kBlockBytes + i % 4 * 4 + i / 4] =
+          first + i < num_scales ? scales[first + i] : std::byte{};
+    }
   }
 }
 
 constexpr int64_t kInputBlock = 128;
-constexpr int64_t kInputSteps = kInputBlock / kLanes;
 
 // Of floats given by their upper 16 bits (which hold the exponent) and whether they are zero.
 constexpr uint32_t kMostExponent = 0x7f80;
@@ -76,9 +109,32 @@ int QuantumOfExponent(uint32_t least, int fraction_bits) {
   return least == 0 ? kNoQuantum : static_cast<int>(least) - 127 - fraction_bits;
 }
 
+// Scales of blocks whose codes are all zero do not count.
+int QuantumOfMxfp4(const Matrix& w, int64_t first_row, int64_t rows) {
+  constexpr int64_t kCodeBytes = 16;  // of a block
+  constexpr std::byte kMagnitudes{0x77};
+  const int64_t first = first_row * (w.cols / 32);
+  int least = 255;
+  for (int64_t block = first; block < first + rows * (w.cols / 32); ++block) {
+    const auto scale = std::to_integer<int>(w.scales[block]);
+    if (scale >= least) continue;
+    const std::byte* const codes = w.data + block * kCodeBytes;
+    const bool is_zero = std::all_of(codes, codes + kCodeBytes, [](std::byte pair) {
+      return (pair & kMagnitudes) == std::byte{0};
+    });
+    if (!is_zero) least = scale;
+  }
+  return least == 0 ? kNoQuantum : std::min(0, least - 127) - 1;
+}
+
 }  // namespace
 
-int QuantumOf(const float* x, int64_t count) noexcept {
+int QuantumOf(WeightFormat weights, const float* x, int64_t count) noexcept {
+  constexpr float kMost = 0x1p113f;
+  if (weights == WeightFormat::kMxfp4 &&
+      !std::all_of(x, x + count, [](float value) { return std::fabs(value) < kMost; })) {
+    return kNoQuantum;
+  }
   return QuantumOfExponent(LeastExponent<uint32_t>(reinterpret_cast<const std::byte*>(x), count),
                            23);
 }
@@ -93,39 +149,14 @@ int QuantumOf(const Matrix& w, int64_t first_row, int64_t rows) noexcept {
     case WeightFormat::kInt8:
       return std::min(
           0, QuantumOfExponent(LeastExponent<uint32_t>(w.scales + first_row * 4, rows), 0));
-    case WeightFormat::kMxfp4: {
-      const std::byte* const scales = w.scales + first_row * (w.cols / 32);
-      const auto least =
-          std::to_integer<int>(*std::min_element(scales, scales + rows * (w.cols / 32)));
-      return least == 0 ? kNoQuantum : std::min(0, least - 127) - 1;
-    }
+    case WeightFormat::kMxfp4:
+      return QuantumOfMxfp4(w, first_row, rows);
   }
   return kNoQuantum;
 }
 
 int64_t LaidOutInputFloats(int64_t cols) {
   return (cols + kInputBlock - 1) / kInputBlock * kInputBlock;
-}
-
-// Written in order: the memory may be the GPU's.
-void LayOutInput(WeightFormat format, const float* x, int64_t cols, float* to) noexcept {
-  const int64_t padded = LaidOutInputFloats(cols);
-  if (format == WeightFormat::kMxfp4) {
-    std::copy_n(x, cols, to);
-    std::fill(to + cols, to + padded, 0.0f);
-    return;
-  }
-  for (int64_t block = 0; block < padded; block += kInputBlock) {
-    float in[kInputBlock] = {};
-    const float* from = x + block;
-    if (cols - block < kInputBlock) {
-      std::copy_n(from, cols - block, in);
-      from = in;
-    }
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      for (int64_t step = 0; step < kInputSteps; ++step) *to++ = from[step * kLanes + lane];
-    }
-  }
 }
 
 int64_t LaidOutRowBytes(WeightFormat format, int64_t cols) {
@@ -140,17 +171,17 @@ void LayOutRows(const Matrix& w, int64_t first_row, int64_t rows, std::byte* to)
     const std::byte* const from = w.data + row * row_bytes;
     switch (w.format) {
       case WeightFormat::kF32:
-        LayOutRow<uint32_t>(from, row_bytes, nullptr, 0, to);
+        LayOutRow<uint32_t>(from, row_bytes, to);
         break;
       case WeightFormat::kBf16:
-        LayOutRow<uint16_t>(from, row_bytes, nullptr, 0, to);
+        LayOutRow<uint16_t>(from, row_bytes, to);
         break;
       case WeightFormat::kInt8:
-        LayOutRow<uint8_t>(from, row_bytes, nullptr, 0, to);
+        LayOutRow<uint8_t>(from, row_bytes, to);
         break;
       case WeightFormat::kMxfp4: {
         const int64_t num_scales = w.cols / 32;
-        LayOutRow<uint32_t>(from, row_bytes, w.scales + row * num_scales, num_scales, to);
+        LayOutMxfp4Row(from, row_bytes, w.scales + row * num_scales, num_scales, to);
         break;
       }
     }

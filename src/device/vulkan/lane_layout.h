@@ -3,12 +3,12 @@
 //
 // A row is cut into blocks of 64 (f32), 128 (bf16), 256 (int8) or 512 (MXFP4) columns, the last one
 // filled up with zeros. A block is 16 times 16 bytes, lane after lane; lane l has the elements
-// l, 16 + l, 32 + l, ... of the block in that order. For MXFP4 the elements are the 32-bit words of
-// eight codes, and 16 bytes with the block's scales follow, in their order.
+// l, 16 + l, 32 + l, ... of the block in that order. Integers have 128 added. For MXFP4 the
+// elements are 32-bit words of eight codes, whose bits are spread so that two codes at a time
+// become the halves of a word (shaders/product.comp); 16 bytes with the block's scales follow: byte
+// 4 q + s is the scale of lanes 4 q to 4 q + 3 in the s-th 128 columns.
 //
-// Activations of dense formats are laid out likewise, in blocks of 128 columns: lane after lane,
-// each with eight floats. Those of MXFP4 stay as they are. Both are filled up with zeros to whole
-// blocks.
+// shaders/lay_out.comp does the like with activations.
 #pragma once
 
 #include <cstddef>
@@ -28,11 +28,11 @@ void LayOutRows(const Matrix& w, int64_t first_row, int64_t rows, std::byte* to)
 // and 2^(p + q). kNoQuantum where that is of no use: subnormals.
 inline constexpr int kNoQuantum = -100'000;
 int QuantumOf(const Matrix& w, int64_t first_row, int64_t rows) noexcept;
-// The same for activations.
-int QuantumOf(const float* x, int64_t count) noexcept;
+// The same for activations; for those that are multiplied with MXFP4, also where 2^14 times one of
+// them may be infinite.
+int QuantumOf(WeightFormat weights, const float* x, int64_t count) noexcept;
 
-// Floats of a row of activations.
+// Floats of a row of laid out activations.
 int64_t LaidOutInputFloats(int64_t cols);
-void LayOutInput(WeightFormat format, const float* x, int64_t cols, float* to) noexcept;
 
 }  // namespace deltafin

@@ -28,10 +28,12 @@ TEST(LaneLayout, EachLaneHasItsElementsInOrder) {
       for (int64_t row = 0; row < 2; ++row) {
         for (int64_t k = 0; k < bytes / size; ++k) {
           std::vector<std::byte> want(static_cast<size_t>(size));  // zeros after the last column
+          const auto offset = format == WeightFormat::kInt8 ? std::byte{0x80} : std::byte{0};
           if (k < cols) {
             const std::byte* const from = w.view.data + (row + 1) * w.view.row_bytes() + k * size;
             want.assign(from, from + size);
           }
+          want[0] ^= offset;
           EXPECT_EQ(want, Element(laid_out.data() + row * bytes, k / (16 * steps), k % 16,
                                   k / 16 % steps, size))
               << "column " << k << " of " << cols;
@@ -51,39 +53,53 @@ TEST(LaneLayout, Mxfp4HasTheScalesOfABlockBehindIt) {
     LayOutRows(w.view, 0, 2, laid_out.data());
     for (int64_t row = 0; row < 2; ++row) {
       for (int64_t word = 0; word < (cols + 511) / 512 * 64; ++word) {
-        std::vector<std::byte> want(4);
-        if (word < cols / 8) {
-          const std::byte* const from = w.view.data + row * w.view.row_bytes() + word * 4;
-          want.assign(from, from + 4);
-        }
         const std::byte* const block = laid_out.data() + row * bytes + word / 64 * 272;
-        EXPECT_EQ(want, Element(block, 0, word % 16, word / 16 % 4, 4));
+        uint32_t got = 0;
+        std::memcpy(&got, Element(block, 0, word % 16, word / 16 % 4, 4).data(), 4);
+        for (int64_t j = 0; j < 8; ++j) {  // codes; zeros after the last column
+          uint32_t want = 0;
+          if (word < cols / 8) {
+            want =
+                std::to_integer<uint32_t>(w.view.data[row * w.view.row_bytes() + word * 4 + j / 2]);
+            want = want >> (j % 2 * 4) & 15;
+          }
+          const uint32_t half = got >> (j % 2 * 16) & 0xffff;
+          const int64_t pair = j / 2;
+          const uint32_t magnitude = half >> (9 - 3 * pair) & 7;
+          const uint32_t sign = half >> (pair == 0 ? 15 : 11 + pair) & 1;
+          EXPECT_EQ(want, magnitude | sign << 3) << "code " << j << " of word " << word;
+        }
       }
       for (int64_t scale = 0; scale < (cols + 511) / 512 * 16; ++scale) {
         const std::byte want =
             scale < cols / 32 ? w.view.scales[row * (cols / 32) + scale] : std::byte{0};
-        EXPECT_EQ(want,
-                  laid_out[static_cast<size_t>(row * bytes + scale / 16 * 272 + 256 + scale % 16)]);
+        const int64_t at = scale % 4 * 4 + scale / 4 % 4;
+        EXPECT_EQ(want, laid_out[static_cast<size_t>(row * bytes + scale / 16 * 272 + 256 + at)]);
       }
     }
   }
 }
 
-TEST(LaneLayout, ActivationsFollowTheLanes) {
-  Random random(5);
-  for (const int64_t cols : {1, 32, 128, 200}) {
-    const std::vector<float> x = random.Values(cols);
-    const auto padded = static_cast<size_t>(LaidOutInputFloats(cols));
-    std::vector<float> dense(padded, 7.0f);
-    std::vector<float> plain(padded, 7.0f);
-    LayOutInput(WeightFormat::kBf16, x.data(), cols, dense.data());
-    LayOutInput(WeightFormat::kMxfp4, x.data(), cols, plain.data());
-    for (size_t k = 0; k < padded; ++k) {
-      const float want = k < x.size() ? x[k] : 0.0f;
-      EXPECT_EQ(dense[k / 128 * 128 + k % 16 * 8 + k / 16 % 8], want) << k;
-      EXPECT_EQ(plain[k], want) << k;
-    }
-  }
+TEST(LaneLayout, TheQuantumIsWhatEverythingIsAMultipleOf) {
+  OwnedMatrix w = MakeMatrix(WeightFormat::kMxfp4, 1, 96);
+  std::fill_n(w.data.data(), 48, std::byte{0x12});
+  const auto set_scales = [&](int a, int b, int c) {
+    w.scales.data()[0] = static_cast<std::byte>(a);
+    w.scales.data()[1] = static_cast<std::byte>(b);
+    w.scales.data()[2] = static_cast<std::byte>(c);
+  };
+  set_scales(130, 120, 140);
+  EXPECT_EQ(QuantumOf(w.view, 0, 1), -8);  // halves times 2^-7
+  set_scales(130, 0, 140);
+  EXPECT_EQ(QuantumOf(w.view, 0, 1), kNoQuantum);
+  std::fill_n(w.data.data() + 16, 16, std::byte{0x80});  // zeros of both signs
+  EXPECT_EQ(QuantumOf(w.view, 0, 1), -1);
+
+  const float x[] = {0.0f, -3.0f, 0x1p-20f};
+  EXPECT_EQ(QuantumOf(WeightFormat::kBf16, x, 3), -43);
+  const float large[] = {1.0f, 0x1p120f};
+  EXPECT_EQ(QuantumOf(WeightFormat::kMxfp4, large, 2), kNoQuantum);
+  EXPECT_EQ(QuantumOf(WeightFormat::kBf16, large, 2), -23);
 }
 
 TEST(LaneLayout, NothingTakesMoreThanIsPlanned) {

@@ -57,7 +57,12 @@ ArithmeticResult TestArithmetic(Gpu& gpu) {
   GpuBuffer out(gpu, bytes, MemoryUse::kFromGpu);
   std::memcpy(in.host(), triples.data(), bytes);
   GpuCommands commands = gpu.Begin();
-  commands.Probe(in.address(), out.address(), kTriples);
+  struct Job {
+    VkDeviceAddress triples;
+    VkDeviceAddress results;
+    uint64_t count;
+  };
+  commands.RunArithmetic("probe", Job{in.address(), out.address(), kTriples}, kTriples / 64);
   gpu.Wait(gpu.Submit(commands));
   std::vector<float> got(triples.size());
   std::memcpy(got.data(), out.host(), bytes);
@@ -79,8 +84,14 @@ ArithmeticResult TestArithmetic(Gpu& gpu) {
 
 namespace {
 
-// Of one format, with a last block that is not full. "" when the bits are the host's.
-std::string TestProduct(Device& device, Device& host, WeightFormat weights, int64_t n) {
+DeviceBuffer BufferOf(Device& device, const std::vector<float>& values) {
+  DeviceBuffer buffer(device, values.size() * sizeof(float));
+  device.ToDevice(buffer.address(), values.data(), values.size() * sizeof(float));
+  return buffer;
+}
+
+// Of one format, with a last block that is not full: whether the bits are the host's.
+bool TestProduct(Device& device, Device& host, WeightFormat weights, int64_t n) {
   constexpr int64_t kRows = 37;
   constexpr int64_t kCols = 544 + 32;
   std::mt19937 random(17);
@@ -110,26 +121,107 @@ std::string TestProduct(Device& device, Device& host, WeightFormat weights, int6
   std::vector<float> want(static_cast<size_t>(n * kRows));
   std::vector<float> got(want.size());
   host.MatMul(w, x.data(), want.data(), kRows, n);
-  device.MatMul(w, x.data(), got.data(), kRows, n);
-  device.Synchronize();
-  const bool same = std::equal(want.begin(), want.end(), got.begin(), SameBits);
-  return same ? "" : "products of matrices do not have the CPU's bits";
+  const DeviceBuffer in = BufferOf(device, x);
+  const DeviceBuffer out(device, got.size() * sizeof(float));
+  device.MatMul(w, in.floats(), out.floats(), kRows, n);
+  device.ToHost(got.data(), out.address(), got.size() * sizeof(float));
+  return std::equal(want.begin(), want.end(), got.begin(), SameBits);
 }
 
-std::string TestProducts(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool) {
+// What the operators are given: values of all kinds, and those where functions change course.
+std::vector<float> OperatorValues(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) {
+    const auto bits = static_cast<uint32_t>(random());
+    const auto kind = static_cast<uint32_t>(random() % 8);
+    // Exponents of subnormals, of what is small or large, and around 1.
+    const uint32_t exponent = kind == 0   ? 0
+                              : kind == 1 ? bits >> 24 & 63
+                              : kind == 2 ? 127 + (bits >> 24 & 7)
+                                          : 127 - 8 + (bits >> 24 & 11);
+    value = std::bit_cast<float>((bits & 0x807fffffu) | exponent << 23);
+  }
+  return values;
+}
+
+// Whether the device gives what the host gives for operators on the same values. They are first
+// multiplied by one, so that they are where the device computes.
+bool TestOperators(Device& device, Device& host) {
+  constexpr int64_t kDim = 1000;
+  constexpr int64_t kSources = 3;
+  constexpr int64_t kCount = (kSources + 2) * kDim;
+  const std::vector<float> values = OperatorValues(kCount, 29);
+  const std::vector<float> weights = OperatorValues(kDim, 31);
+  Matrix ones{WeightFormat::kF32, kCount, 1};
+  ones.data = reinterpret_cast<const std::byte*>(values.data());
+  ones.id = 1000;
+  const auto results = [&](Device& of) {
+    const DeviceBuffer one = BufferOf(of, {1.0f});
+    const DeviceBuffer all(of, 2 * kCount * sizeof(float));
+    float* const x = all.floats();
+    float* const y = x + kCount;
+    std::vector<float> got;
+    const auto keep = [&] {
+      std::vector<float> part(static_cast<size_t>(kCount));
+      of.ToHost(part.data(), y, part.size() * sizeof(float));
+      got.insert(got.end(), part.begin(), part.end());
+      of.MatMul(ones, one.floats(), x, kCount, 1);
+      of.MatMul(ones, one.floats(), y, kCount, 1);
+    };
+    keep();
+    of.RmsNorm(y, x, weights.data(), kSources, kDim, kDim, 1e-5f);
+    keep();
+    of.GatedRmsNorm(y, x + kDim, weights.data(), 4, kDim / 4, 1e-5f);
+    keep();
+    of.ResidualMix(y, x, kDim, kSources, x + kSources * kDim, weights.data(), 1, kDim, 1e-5f);
+    keep();
+    of.SituGlu(y, x, x + 2 * kDim, 2 * kDim, {});
+    keep();
+    of.SituGlu(y, x + kDim, x, kDim, {4.0f, 0.0f});
+    keep();
+    of.SigmoidGate(y, x, 2 * kDim);
+    keep();
+    of.Add(y, x + kDim, 2 * kDim);
+    keep();
+    of.CombineExperts(y, x, weights.data(), 1, kSources, kDim);
+    keep();
+    return got;
+  };
+  const std::vector<float> want = results(host);
+  const std::vector<float> got = results(device);
+  return std::equal(want.begin(), want.end(), got.begin(), SameBits);
+}
+
+std::string TestProducts(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool,
+                         GpuVerdict& verdict) {
   Device& reference = *host;
   std::string lost;
-  VulkanDevice device(gpu, std::move(host), pool,
-                      {kCapacityBytes, 0, [&lost](const std::string& notice) { lost = notice; }});
-  for (const WeightFormat weights :
-       {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kMxfp4}) {
-    for (const int64_t n : {1, 3, 9}) {
-      std::string problem = TestProduct(device, reference, weights, n);
-      if (device.is_lost()) return lost;
-      if (!problem.empty()) return problem;
+  const auto options = [&](bool has_operators) {
+    return VulkanDeviceOptions{kCapacityBytes, 0,
+                               [&lost](const std::string& notice) { lost = notice; },
+                               verdict.flushes_subnormals, has_operators};
+  };
+  const auto has_right_products = [&](VulkanDevice& device) {
+    for (const WeightFormat weights :
+         {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kMxfp4}) {
+      for (const int64_t n : {1, 3, 9}) {
+        if (!TestProduct(device, reference, weights, n)) return false;
+      }
     }
+    return true;
+  };
+  if (gpu.info().has_doubles) {
+    VulkanDevice device(gpu, std::move(host), pool, options(true));
+    verdict.has_operators = has_right_products(device) && TestOperators(device, reference);
+    if (device.is_lost()) return lost;
+    host = device.TakeHost();
+    if (verdict.has_operators) return "";
   }
-  return "";
+  VulkanDevice device(gpu, std::move(host), pool, options(false));
+  const bool right = has_right_products(device);
+  if (device.is_lost()) return lost;
+  return right ? "" : "products of matrices do not have the CPU's bits";
 }
 
 }  // namespace
@@ -157,9 +249,11 @@ GpuVerdict TestGpu(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool) {
     gpu.SetArithmetic(*best);
     verdict.arithmetic = ArithmeticName(*best);
     if (verdict.flushes_subnormals) {
-      verdict.arithmetic += "; products that could meet subnormals are the CPU's";
+      verdict.arithmetic += "; it takes subnormals for zero";
     }
-    verdict.problem = TestProducts(gpu, std::move(host), pool);
+    verdict.problem = TestProducts(gpu, std::move(host), pool, verdict);
+    verdict.arithmetic += verdict.has_operators ? "; double precision where that is not enough"
+                                                : "; what that does not cover is the CPU's";
   } catch (const Error& error) {
     verdict.problem = error.what();
   }

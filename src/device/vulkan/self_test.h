@@ -13,6 +13,7 @@ namespace deltafin {
 struct GpuVerdict {
   std::string problem;              // why it cannot be used; "" when it can
   bool flushes_subnormals = false;  // takes values below 2^-126 for zero
+  bool has_operators = false;       // its double precision is right (shaders/exact.glsl)
   std::string arithmetic;           // for people: "fused multiply-add"
 };
 
@@ -26,7 +27,8 @@ ArithmeticResult TestArithmetic(Gpu& gpu);
 
 // Finds the arithmetic that gives the CPU's bits (a fused multiply-add, sums and products of
 // thousands of values, subnormals among them), lets `gpu` use it from now on, and multiplies small
-// matrices of every format with it and with `host`. Never throws because of the GPU.
+// matrices of every format with it and with `host`; so with the operators that are computed in
+// double precision. Never throws because of the GPU.
 GpuVerdict TestGpu(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool);
 
 }  // namespace deltafin

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/format.h"
@@ -10,18 +11,18 @@
 namespace deltafin {
 namespace {
 
-// Activations and results of what is recorded; more is cut into several turns.
-constexpr uint64_t kInputBytes = uint64_t{16} << 20;
-constexpr uint64_t kResultBytes = uint64_t{32} << 20;
-constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kToGpuChunk = uint64_t{16} << 20;
+constexpr uint64_t kFromGpuChunk = uint64_t{16} << 20;
+constexpr uint64_t kScratchChunk = uint64_t{32} << 20;
+constexpr uint64_t kVectorChunk = uint64_t{1} << 20;
+constexpr uint64_t kMostVectorBytes = uint64_t{64} << 20;
+// So much is settled before more is recorded.
+constexpr uint64_t kMostResultBytes = uint64_t{256} << 20;
+constexpr uint64_t kMostScratchBytes = uint64_t{1} << 30;
 // So much work is worth handing over at once: the GPU begins while the rest is recorded.
 constexpr uint64_t kKickBytes = uint64_t{256} << 20;
-// Results from this size on are copied by several threads.
-constexpr int64_t kParallelFloats = 1 << 18;
-
-uint64_t Aligned(int64_t floats) {
-  return (static_cast<uint64_t>(floats) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
-}
+// Pieces of results that threads copy.
+constexpr int64_t kCopyBytes = int64_t{1} << 20;
 
 }  // namespace
 
@@ -32,11 +33,19 @@ VulkanDevice::VulkanDevice(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& p
       pool_(pool),
       on_notice_(std::move(options.on_notice)),
       flushes_subnormals_(options.flushes_subnormals),
+      has_operators_(options.has_operators),
       staging_(gpu, pool),
       spine_(gpu, staging_, options.spine_bytes),
-      experts_(gpu, staging_, options.expert_bytes) {}
+      experts_(gpu, staging_, options.expert_bytes),
+      to_gpu_(gpu, MemoryUse::kToGpu, kToGpuChunk),
+      from_gpu_(gpu, MemoryUse::kFromGpu, kFromGpuChunk),
+      scratch_(gpu, MemoryUse::kScratch, kScratchChunk),
+      vectors_(gpu, MemoryUse::kScratch, kVectorChunk) {}
 
-VulkanDevice::~VulkanDevice() { gpu_.WaitForAll(); }
+VulkanDevice::~VulkanDevice() {
+  expert_values_.reset();
+  gpu_.WaitForAll();
+}
 
 std::string VulkanDevice::Describe() const {
   return format("gpu {} ({}) and {}", gpu_.info().name,
@@ -47,102 +56,244 @@ bool VulkanDevice::Holds(uint64_t id) const {
   return !is_lost_ && (IsExpertId(id) ? experts_ : spine_).Find(id) != nullptr;
 }
 
-// ---- products on the GPU ----
+// ---- what is recorded ----
 
-const HeldMatrix* VulkanDevice::Place(const Matrix& w) {
-  HeldWeights& weights = IsExpertId(w.id) ? experts_ : spine_;
-  const HeldMatrix* held = weights.Find(w.id);
-  return held != nullptr || w.data == nullptr ? held : weights.Add(w);
+bool VulkanDevice::IsThere(const Operands& reads) const {
+  return has_operators_ && !is_lost_ &&
+         std::any_of(reads.begin(), reads.end(), [this](const Rows& rows) {
+           return pending_.Overlaps(rows.begin(), rows.end());
+         });
 }
 
-void VulkanDevice::MatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n) {
-  if (w.id == 0 || is_lost_) {
-    HostMatMul(w, x, y, y_stride, n);
-    return;
-  }
-  if (IsPending(x, 1, n * w.cols, n * w.cols)) Settle();
-  const int64_t input_floats = LaidOutInputFloats(w.cols);
-  const int64_t most = std::min(static_cast<int64_t>(kInputBytes / Aligned(input_floats)),
-                                static_cast<int64_t>(kResultBytes / Aligned(w.rows)));
-  const HeldMatrix* held = nullptr;
+bool VulkanDevice::OnGpu(const Operands& reads, const Operands& writes,
+                         const std::function<void()>& record, std::function<void()> again) {
+  if (is_lost_) return false;
   try {
-    held = most > 0 ? Place(w) : nullptr;
-    if (held != nullptr && !IsSafe(*held, x, n * w.cols)) held = nullptr;
-    for (int64_t p = 0; p < n && held != nullptr && !is_lost_; p += most) {
-      const int64_t some = std::min(most, n - p);
-      const bool fits = to_gpu_used_ + Aligned(some * input_floats) <= kInputBytes &&
-                        from_gpu_used_ + Aligned(some * w.rows) <= kResultBytes;
-      if (!fits) Settle();
-      if (!is_lost_) Record(w, *held, x + p * w.cols, y + p * y_stride, y_stride, some);
+    const bool more_columns = Prepare(reads, writes);
+    if (is_lost_) return false;
+    record();
+    log_.push_back(std::move(again));
+    // Barriers within what was recorded do not part it from what comes next.
+    for (const Rows& rows : reads) {
+      const DeviceRange range = RangeOf(rows);
+      read_.Add(range.begin, range.begin + range.bytes);
+      pending_reads_.Add(rows.begin(), rows.end());
     }
+    for (const Rows& rows : writes) {
+      const DeviceRange range = RangeOf(rows);
+      written_.Add(range.begin, range.begin + range.bytes);
+    }
+    Wrote(writes, more_columns);
   } catch (const Error& error) {
     if (is_lost_) throw;  // weights could not be read again
-    Lose(error.what());
+    if (error.code() != ErrorCode::kOutOfMemory) Lose(error.what());
+    return false;
   }
-  if (held == nullptr || is_lost_) HostMatMul(w, x, y, y_stride, n);
+  if (commands_bytes_ >= kKickBytes) TryKick();
+  return true;
 }
 
-bool VulkanDevice::IsSafe(const HeldMatrix& held, const float* x, int64_t floats) {
-  constexpr int kLeastNormal = -126;
-  if (!flushes_subnormals_) return true;
-  if (checked_x_ != x || checked_floats_ != floats) {
-    checked_quantum_ = QuantumOf(x, floats);
-    checked_x_ = x;
-    checked_floats_ = floats;
+void VulkanDevice::OnHost(const Operands& reads, const Operands& writes,
+                          const std::function<void()>& run) {
+  const auto waits_for = [this](const Rows& rows) {
+    return pending_.Overlaps(rows.begin(), rows.end());
+  };
+  const auto is_needed = [this](const Rows& rows) {
+    return pending_reads_.Overlaps(rows.begin(), rows.end());
+  };
+  if (std::any_of(reads.begin(), reads.end(), waits_for) ||
+      std::any_of(writes.begin(), writes.end(), waits_for) ||
+      std::any_of(writes.begin(), writes.end(), is_needed)) {
+    Settle();
+  } else {
+    TryKick();  // the GPU computes meanwhile
   }
-  return checked_quantum_ + std::min(held.quantum, 0) >= kLeastNormal;
+  run();
+  for (const Rows& rows : writes) Changed(rows);
 }
 
-void VulkanDevice::Record(const Matrix& w, const HeldMatrix& held, const float* x, float* y,
-                          int64_t y_stride, int64_t n) {
-  if (from_gpu_.size_bytes() == 0) from_gpu_ = GpuBuffer(gpu_, kResultBytes, MemoryUse::kFromGpu);
-  if (!commands_) commands_ = gpu_.Begin();
-  ProductJob job;
-  job.weights = held.weights;
-  job.scales = held.scales;
-  job.x = RecordInput(w.format, x, w.cols, n);
-  job.y = from_gpu_.address() + from_gpu_used_;
-  job.rows = static_cast<uint32_t>(w.rows);
-  job.cols = static_cast<uint32_t>(w.cols);
-  job.n = static_cast<uint32_t>(n);
-  commands_->Product(w.format, job);
-  products_.push_back({w, x, y, y_stride, n, from_gpu_used_});
-  from_gpu_used_ += Aligned(n * w.rows);
-  commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes());
-  if (commands_bytes_ >= kKickBytes) Kick();
+void VulkanDevice::Operator(const Operands& reads, const Rows& write,
+                            const std::function<void()>& record, const std::function<void()>& run) {
+  if (IsThere(reads) && OnGpu(reads, {write}, record, run)) return;
+  OnHost(reads, {write}, run);
 }
 
-VkDeviceAddress VulkanDevice::RecordInput(WeightFormat weights, const float* x, int64_t cols,
-                                          int64_t n) {
-  const bool is_plain = weights == WeightFormat::kMxfp4;
-  for (const Input& input : inputs_) {
-    if (input.x == x && input.cols == cols && input.n == n && input.is_plain == is_plain) {
-      return input.address;
+bool VulkanDevice::Prepare(const Operands& reads, const Operands& writes) {
+  if (result_bytes_ >= kMostResultBytes || scratch_.used_bytes() >= kMostScratchBytes) Settle();
+  const bool more_columns = writes.size() == 1 && columns_ && !writes[0].is_whole() &&
+                            writes[0].data == columns_->data + columns_->width &&
+                            writes[0].n == columns_->n && writes[0].stride == columns_->stride &&
+                            columns_->width + writes[0].width <= columns_->stride;
+  if (!more_columns) CloseColumns();
+  const auto is_valid = [this](const Rows& rows) {
+    return valid_.Contains(rows.begin(), rows.end());
+  };
+  for (const Rows& rows : reads) {
+    // Some of it is there and some of it is not.
+    if (!is_valid(rows) && pending_.Overlaps(rows.begin(), rows.end())) Settle();
+  }
+  if (is_lost_) return false;
+  is_settled_ = false;
+  for (const Rows& rows : reads) {
+    if (!is_valid(rows)) Upload(rows);
+  }
+  std::vector<DeviceRange> read_ranges;
+  std::vector<DeviceRange> written_ranges;
+  for (const Rows& rows : reads) read_ranges.push_back(RangeOf(rows));
+  for (const Rows& rows : writes) written_ranges.push_back(RangeOf(rows));
+  Order(read_ranges, written_ranges, more_columns && columns_);
+  return more_columns && columns_;
+}
+
+void VulkanDevice::Wrote(const Operands& writes, bool more_columns) {
+  for (const Rows& rows : writes) {
+    pending_.Add(rows.begin(), rows.end());
+    std::erase_if(inputs_, [&](const Input& input) {
+      return input.x.begin() < rows.end() && rows.begin() < input.x.end();
+    });
+    result_bytes_ += static_cast<uint64_t>(rows.n * rows.width) * sizeof(float);
+    if (rows.is_whole()) {
+      valid_.Add(rows.begin(), rows.end());
+      results_.Add(rows.begin(), rows.end());
+      continue;
     }
-  }
-  if (to_gpu_.size_bytes() == 0) {
-    to_gpu_ = GpuBuffer(gpu_, kInputBytes, MemoryUse::kToGpu);
-    if (!to_gpu_.is_local()) inputs_of_gpu_ = GpuBuffer(gpu_, kInputBytes, MemoryUse::kScratch);
-  }
-  const int64_t floats = LaidOutInputFloats(cols);
-  const uint64_t bytes = static_cast<uint64_t>(n * floats) * sizeof(float);
-  auto* const to = reinterpret_cast<float*>(to_gpu_.host() + to_gpu_used_);
-  const int64_t grain = std::max<int64_t>(1, kParallelFloats / floats);
-  pool_.ParallelFor(n, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      LayOutInput(weights, x + p * cols, cols, to + p * floats);
+    if (more_columns) {
+      columns_->width += rows.width;
+    } else {
+      CloseColumns();
+      columns_ = rows;
     }
+    if (columns_->width == columns_->stride) CloseColumns();
+  }
+}
+
+void VulkanDevice::CloseColumns() {
+  if (!columns_) return;
+  const Rows rows = *columns_;
+  columns_.reset();
+  const int64_t n = rows.is_whole() ? 1 : rows.n;
+  const int64_t width = rows.is_whole() ? rows.n * rows.width : rows.width;
+  for (int64_t i = 0; i < n; ++i) {
+    const Rows row = Whole(rows.data + i * rows.stride, width);
+    valid_.Add(row.begin(), row.end());
+    results_.Add(row.begin(), row.end());
+  }
+}
+
+void VulkanDevice::Changed(const Rows& rows) {
+  checked_x_ = nullptr;
+  std::erase_if(inputs_, [&](const Input& input) {
+    return input.x.begin() < rows.end() && rows.begin() < input.x.end();
   });
-  VkDeviceAddress address = to_gpu_.address();
-  if (inputs_of_gpu_.size_bytes() != 0) {
-    commands_->Copy(inputs_of_gpu_, to_gpu_used_, to_gpu_, to_gpu_used_, bytes);
-    commands_->CopiesBeforeWork();
-    address = inputs_of_gpu_.address();
+  if (!valid_.Overlaps(rows.begin(), rows.end())) return;
+  if (rows.is_whole()) {
+    valid_.Remove(rows.begin(), rows.end());
+    return;
   }
-  address += to_gpu_used_;
-  to_gpu_used_ += Aligned(n * floats);
-  inputs_.push_back({x, cols, n, is_plain, address});
-  return address;
+  for (int64_t i = 0; i < rows.n; ++i) {
+    const Rows row = Whole(rows.data + i * rows.stride, rows.width);
+    valid_.Remove(row.begin(), row.end());
+  }
+}
+
+VulkanDevice::Allocation& VulkanDevice::AllocationOf(const Rows& rows, uint64_t* offset) {
+  auto found = allocations_.upper_bound(rows.begin());
+  DF_CHECK(found != allocations_.begin());
+  --found;
+  Allocation& allocation = found->second;
+  DF_CHECK(rows.end() <= found->first + allocation.bytes);
+  if (allocation.shadow.size_bytes() == 0) {
+    allocation.shadow = GpuBuffer(gpu_, allocation.bytes, MemoryUse::kScratch);
+  }
+  *offset = rows.begin() - found->first;
+  return allocation;
+}
+
+bool VulkanDevice::AreNear(const Rows& a, const Rows& b) const {
+  return allocations_.upper_bound(a.begin()) == allocations_.upper_bound(b.begin());
+}
+
+VkDeviceAddress VulkanDevice::AddressOf(const Rows& rows) {
+  uint64_t offset = 0;
+  return AllocationOf(rows, &offset).shadow.address() + offset;
+}
+
+VulkanDevice::DeviceRange VulkanDevice::RangeOf(const Rows& rows) {
+  return {AddressOf(rows), rows.end() - rows.begin()};
+}
+
+void VulkanDevice::Upload(const Rows& rows) {
+  uint64_t offset = 0;
+  const GpuBuffer& shadow = AllocationOf(rows, &offset).shadow;
+  const uint64_t bytes = rows.end() - rows.begin();
+  const GpuArena::Piece piece = to_gpu_.Take(bytes);
+  const auto* const from = reinterpret_cast<const std::byte*>(rows.data);
+  pool_.ParallelFor(static_cast<int64_t>(bytes), kCopyBytes, [&](int64_t begin, int64_t end) {
+    std::memcpy(piece.host() + begin, from + begin, static_cast<size_t>(end - begin));
+  });
+  const DeviceRange range = RangeOf(rows);
+  Order({}, {&range, 1});
+  Commands().Copy(shadow, offset, *piece.buffer, piece.offset, bytes);
+  valid_.Add(rows.begin(), rows.end());
+}
+
+VulkanDevice::DeviceRange VulkanDevice::Constant(const void* from, size_t bytes) {
+  const GpuArena::Piece piece = to_gpu_.Take(bytes);
+  std::memcpy(piece.host(), from, bytes);
+  if (piece.buffer->is_local()) return {piece.address(), bytes};
+  const GpuArena::Piece copy = scratch_.Take(bytes);
+  const DeviceRange range{copy.address(), bytes};
+  Order({}, {&range, 1});
+  Commands().Copy(*copy.buffer, copy.offset, *piece.buffer, piece.offset, bytes);
+  return range;
+}
+
+VkDeviceAddress VulkanDevice::Vector(const float* from, int64_t count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  const auto known = known_vectors_.find(from);
+  if (known != known_vectors_.end() && known->second.values.size() == static_cast<size_t>(count) &&
+      std::memcmp(known->second.values.data(), from, bytes) == 0) {
+    return known->second.address;
+  }
+  // One that changes is passed through; it would take more memory each time.
+  const bool is_new = known == known_vectors_.end() && vectors_.used_bytes() < kMostVectorBytes;
+  if (!is_new) {
+    const DeviceRange range = Constant(from, bytes);
+    Order({&range, 1}, {});
+    return range.begin;
+  }
+  const GpuArena::Piece staged = to_gpu_.Take(bytes);
+  std::memcpy(staged.host(), from, bytes);
+  const GpuArena::Piece piece = vectors_.Take(bytes);
+  Commands().Copy(*piece.buffer, piece.offset, *staged.buffer, staged.offset, bytes);
+  Commands().Barrier();
+  known_vectors_[from] = {{from, from + count}, piece.address()};
+  return piece.address();
+}
+
+void VulkanDevice::Order(std::span<const DeviceRange> reads, std::span<const DeviceRange> writes,
+                         bool writes_are_apart) {
+  const auto was_written = [this](const DeviceRange& range) {
+    return written_.Overlaps(range.begin, range.begin + range.bytes);
+  };
+  const auto was_read = [this](const DeviceRange& range) {
+    return read_.Overlaps(range.begin, range.begin + range.bytes);
+  };
+  if (std::any_of(reads.begin(), reads.end(), was_written) ||
+      std::any_of(writes.begin(), writes.end(), was_read) ||
+      (!writes_are_apart && std::any_of(writes.begin(), writes.end(), was_written))) {
+    Commands().Barrier();
+    read_.Clear();
+    written_.Clear();
+  }
+  for (const DeviceRange& range : reads) read_.Add(range.begin, range.begin + range.bytes);
+  for (const DeviceRange& range : writes) written_.Add(range.begin, range.begin + range.bytes);
+}
+
+GpuCommands& VulkanDevice::Commands() {
+  is_settled_ = false;
+  if (!commands_) commands_ = gpu_.Begin();
+  return *commands_;
 }
 
 void VulkanDevice::Kick() {
@@ -152,40 +303,71 @@ void VulkanDevice::Kick() {
   commands_bytes_ = 0;
 }
 
-void VulkanDevice::Settle() {
-  checked_x_ = nullptr;
-  if (products_.empty()) return;
+void VulkanDevice::TryKick() {
   try {
     Kick();
+  } catch (const Error& error) {
+    Lose(error.what());
+  }
+}
+
+void VulkanDevice::Settle() {
+  checked_x_ = nullptr;
+  if (is_settled_) return;
+  struct Result {
+    uint64_t to = 0;
+    uint64_t bytes = 0;
+    const std::byte* from = nullptr;
+  };
+  std::vector<Result> results;
+  try {
+    CloseColumns();
+    if (!results_.IsEmpty()) Commands().Barrier();
+    for (const auto& [begin, end] : results_.ranges()) {
+      // A range may go from one allocation to the next.
+      for (uint64_t at = begin; at < end;) {
+        const auto allocation = std::prev(allocations_.upper_bound(at));
+        const uint64_t last = std::min(end, allocation->first + allocation->second.bytes);
+        const GpuArena::Piece piece = from_gpu_.Take(last - at);
+        Commands().Copy(*piece.buffer, piece.offset, allocation->second.shadow,
+                        at - allocation->first, last - at);
+        results.push_back({at, last - at, piece.host()});
+        at = last;
+      }
+    }
+    Kick();
+    ++num_waits_;
     gpu_.Wait(last_ticket_);
   } catch (const Error& error) {
     Lose(error.what());
     return;
   }
-  StoreResults();
-  ForgetRecords();
-}
-
-void VulkanDevice::StoreResults() {
-  for (const Product& product : products_) {
-    const auto* const from = reinterpret_cast<const float*>(from_gpu_.host() + product.y_offset);
-    const int64_t rows = product.w.rows;
-    const int64_t grain = std::max<int64_t>(1, kParallelFloats / rows);
-    pool_.ParallelFor(product.n, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        std::memcpy(product.y + p * product.y_stride, from + p * rows,
-                    static_cast<size_t>(rows) * sizeof(float));
-      }
-    });
+  for (const Result& result : results) {
+    auto* const to = reinterpret_cast<std::byte*>(result.to);
+    pool_.ParallelFor(
+        static_cast<int64_t>(result.bytes), kCopyBytes, [&](int64_t begin, int64_t end) {
+          std::memcpy(to + begin, result.from + begin, static_cast<size_t>(end - begin));
+        });
   }
+  Forget();
 }
 
-void VulkanDevice::ForgetRecords() {
-  products_.clear();
+void VulkanDevice::Forget() {
+  is_settled_ = true;
+  log_.clear();
+  expert_calls_.clear();
+  pending_.Clear();
+  pending_reads_.Clear();
+  results_.Clear();
+  result_bytes_ = 0;
+  columns_.reset();
   inputs_.clear();
+  read_.Clear();
+  written_.Clear();
   checked_x_ = nullptr;
-  to_gpu_used_ = 0;
-  from_gpu_used_ = 0;
+  to_gpu_.Reset();
+  from_gpu_.Reset();
+  scratch_.Reset();
 }
 
 void VulkanDevice::Lose(const std::string& why) {
@@ -193,39 +375,14 @@ void VulkanDevice::Lose(const std::string& why) {
   commands_.reset();
   spine_.Forget();
   experts_.Forget();
-  const std::vector<Product> unfinished = std::move(products_);
-  ForgetRecords();
+  valid_.Clear();
+  const std::vector<std::function<void()>> log = std::move(log_);
+  const auto expert_calls = std::move(expert_calls_);
+  Forget();
   if (on_notice_) {
     on_notice_(format("{}; the CPU computes what it held from now on, with the same results", why));
   }
-  for (const Product& product : unfinished) {
-    // The piece of the spine that it was may have left the host's memory; an expert stays until
-    // Synchronize.
-    Matrix w = product.w;
-    if (!IsExpertId(w.id) && origin_ != nullptr) w.data = nullptr;
-    HostMatMul(w, product.x, product.y, product.y_stride, product.n);
-  }
-}
-
-void VulkanDevice::HostMatMul(const Matrix& w, const float* x, float* y, int64_t y_stride,
-                              int64_t n) {
-  if (IsPending(x, 1, n * w.cols, n * w.cols) || IsPending(y, n, w.rows, y_stride)) {
-    Settle();
-  } else if (!is_lost_) {
-    try {
-      Kick();  // the GPU computes meanwhile
-    } catch (const Error& error) {
-      Lose(error.what());
-    }
-  }
-  // What y holds now is no input that was recorded before.
-  const float* const end = y + (n - 1) * y_stride + w.rows;
-  checked_x_ = nullptr;
-  std::erase_if(inputs_, [&](const Input& input) {
-    return input.x < end && y < input.x + input.n * input.cols;
-  });
-  std::vector<std::byte> bytes;
-  host_->MatMul(ReadAgain(w, bytes), x, y, y_stride, n);
+  for (const std::function<void()>& again : log) again();
 }
 
 Matrix VulkanDevice::ReadAgain(const Matrix& w, std::vector<std::byte>& bytes) const {
@@ -239,197 +396,59 @@ Matrix VulkanDevice::ReadAgain(const Matrix& w, std::vector<std::byte>& bytes) c
   return origin->ReadAgain(w.id, bytes);
 }
 
-bool VulkanDevice::IsPending(const float* begin, int64_t n, int64_t width, int64_t stride) const {
-  const float* const end = begin + (n - 1) * stride + width;
-  return std::any_of(products_.begin(), products_.end(), [&](const Product& product) {
-    const float* const other_end = product.y + (product.n - 1) * product.y_stride + product.w.rows;
-    if (end <= product.y || other_end <= begin) return false;
-    // Columns of one matrix, side by side.
-    const bool begins_first = begin < product.y;
-    const int64_t apart = begins_first ? product.y - begin : begin - product.y;
-    const int64_t first_width = begins_first ? width : product.w.rows;
-    const int64_t second_width = begins_first ? product.w.rows : width;
-    return !(stride == product.y_stride && first_width <= apart && apart + second_width <= stride);
-  });
-}
-
-// ---- experts ----
-
-void VulkanDevice::ExpertMlp(std::span<const ExpertTask> tasks, const float* z, float* y,
-                             int64_t latent, SituParams params) {
-  Settle();
-  gpu_experts_.clear();
-  host_tasks_.clear();
-  int64_t rows = 0;
-  for (const ExpertTask& task : tasks) {
-    bool placed = !is_lost_ && task.weights.w1.id != 0;
-    try {
-      for (const Matrix* w : {&task.weights.w1, &task.weights.w3, &task.weights.w2}) {
-        placed = placed && Place(*w) != nullptr;
-      }
-    } catch (const Error& error) {
-      Lose(error.what());
-      placed = false;
-    }
-    if (placed) {
-      gpu_experts_.push_back({&task, rows});
-      rows += task.num_rows;
-    } else {
-      host_tasks_.push_back(task);
-    }
-  }
-  RunGpuExperts(z, y, latent, params);
-}
-
-// The data of some may have been on a GPU that was lost.
-void VulkanDevice::RunHostExperts(const float* z, float* y, int64_t latent, SituParams params) {
-  if (host_tasks_.empty()) return;
-  std::vector<std::vector<std::byte>> bytes;
-  for (ExpertTask& task : host_tasks_) {
-    for (Matrix* w : {&task.weights.w1, &task.weights.w3, &task.weights.w2}) {
-      if (w->data == nullptr) *w = ReadAgain(*w, bytes.emplace_back());
-    }
-  }
-  host_->ExpertMlp(host_tasks_, z, y, latent, params);
-}
-
-// The products of MatMul, in two turns: the hidden values pass through the host, whose division is
-// correctly rounded.
-void VulkanDevice::RunGpuExperts(const float* z, float* y, int64_t latent, SituParams params) {
-  if (gpu_experts_.empty()) {
-    RunHostExperts(z, y, latent, params);
-    return;
-  }
-  const int64_t width = gpu_experts_.front().task->weights.w1.rows;
-  const GpuExpert& last = gpu_experts_.back();
-  const auto rows = static_cast<size_t>(last.first_row + last.task->num_rows);
-  const auto row_size = static_cast<size_t>(latent);
-  expert_inputs_.resize(rows * row_size);
-  expert_outputs_.resize(rows * row_size);
-  gate_.resize(rows * static_cast<size_t>(width));
-  up_.resize(gate_.size());
-  for (const GpuExpert& expert : gpu_experts_) {
-    const ExpertTask& task = *expert.task;
-    DF_CHECK(task.weights.w1.cols == latent && task.weights.w2.rows == latent);
-    DF_CHECK(task.weights.w1.rows == width && task.weights.w2.cols == width);
-    float* const in = expert_inputs_.data() + expert.first_row * latent;
-    for (int64_t i = 0; i < task.num_rows; ++i) {
-      std::memcpy(in + i * latent, z + task.in_rows[i] * latent, row_size * sizeof(float));
-    }
-    float* const gate = gate_.data() + expert.first_row * width;
-    MatMul(task.weights.w1, in, gate, width, task.num_rows);
-    MatMul(task.weights.w3, in, up_.data() + expert.first_row * width, width, task.num_rows);
-  }
-  try {
-    Kick();
-  } catch (const Error& error) {
-    Lose(error.what());
-  }
-  RunHostExperts(z, y, latent, params);
-  Settle();
-  host_->SituGlu(gate_.data(), gate_.data(), up_.data(), static_cast<int64_t>(gate_.size()),
-                 params);
-  for (const GpuExpert& expert : gpu_experts_) {
-    MatMul(expert.task->weights.w2, gate_.data() + expert.first_row * width,
-           expert_outputs_.data() + expert.first_row * latent, latent, expert.task->num_rows);
-  }
-  Settle();
-  for (const GpuExpert& expert : gpu_experts_) {
-    for (int64_t i = 0; i < expert.task->num_rows; ++i) {
-      std::memcpy(y + expert.task->out_rows[i] * latent,
-                  expert_outputs_.data() + (expert.first_row + i) * latent,
-                  row_size * sizeof(float));
-    }
-  }
-}
-
 // ---- memory ----
 
-void* VulkanDevice::Allocate(size_t bytes) { return host_->Allocate(bytes); }
+void* VulkanDevice::Allocate(size_t bytes) {
+  void* const address = host_->Allocate(bytes);
+  const uint64_t rounded = std::max<uint64_t>(bytes, 1);
+  allocations_[reinterpret_cast<uintptr_t>(address)] = {rounded, {}};
+  return address;
+}
 
 void VulkanDevice::Free(void* address) noexcept {
+  if (address == nullptr) return;
   // After an error a result may still be under way to this memory.
   try {
     Settle();
   } catch (const std::exception&) {
-    ForgetRecords();
+    Forget();
   }
+  const auto found = allocations_.find(reinterpret_cast<uintptr_t>(address));
+  DF_CHECK(found != allocations_.end());
+  valid_.Remove(found->first, found->first + found->second.bytes);
+  if (is_lost_) gpu_.WaitForAll();  // it may still be at work
+  allocations_.erase(found);
   host_->Free(address);
 }
 
 void VulkanDevice::ToHost(void* host_dst, const void* src, size_t bytes) {
-  Host().ToHost(host_dst, src, bytes);
+  const uint64_t begin = reinterpret_cast<uintptr_t>(src);
+  if (pending_.Overlaps(begin, begin + bytes)) Settle();
+  host_->ToHost(host_dst, src, bytes);
 }
+
 void VulkanDevice::ToDevice(void* dst, const void* host_src, size_t bytes) {
-  Host().ToDevice(dst, host_src, bytes);
+  const uint64_t begin = reinterpret_cast<uintptr_t>(dst);
+  if (pending_.Overlaps(begin, begin + bytes) || pending_reads_.Overlaps(begin, begin + bytes)) {
+    Settle();
+  }
+  host_->ToDevice(dst, host_src, bytes);
+  Changed(Whole(static_cast<const float*>(dst), static_cast<int64_t>((bytes + 3) / 4)));
 }
-void VulkanDevice::Copy(void* dst, const void* src, size_t bytes) { Host().Copy(dst, src, bytes); }
-void VulkanDevice::Synchronize() { Host().Synchronize(); }
 
-// ---- what the host computes ----
-
-void VulkanDevice::Add(float* dst, const float* src, int64_t count) { Host().Add(dst, src, count); }
-void VulkanDevice::RmsNorm(float* y, const float* x, const float* host_w, int64_t n, int64_t dim,
-                           int64_t stride, float eps) {
-  Host().RmsNorm(y, x, host_w, n, dim, stride, eps);
-}
-void VulkanDevice::ResidualMix(float* out, const float* snapshots, int64_t snapshot_stride,
-                               int64_t num_snapshots, const float* prefix, const float* host_query,
-                               int64_t n, int64_t dim, float eps) {
-  Host().ResidualMix(out, snapshots, snapshot_stride, num_snapshots, prefix, host_query, n, dim,
-                     eps);
-}
-void VulkanDevice::SituGlu(float* out, const float* gate, const float* up, int64_t count,
-                           SituParams params) {
-  Host().SituGlu(out, gate, up, count, params);
-}
-void VulkanDevice::SigmoidGate(float* y, const float* gate, int64_t count) {
-  Host().SigmoidGate(y, gate, count);
-}
-void VulkanDevice::ShortConv(float* y, const float* x, const float* host_w, float* history,
-                             int64_t n, int64_t channels) {
-  Host().ShortConv(y, x, host_w, history, n, channels);
-}
-void VulkanDevice::L2Normalize(float* x, int64_t rows, int64_t dim, float scale) {
-  Host().L2Normalize(x, rows, dim, scale);
-}
-void VulkanDevice::KdaGates(float* f, float* beta, const float* host_a_log,
-                            const float* host_dt_bias, int64_t n, int64_t heads, int64_t dim,
-                            float lower_bound) {
-  Host().KdaGates(f, beta, host_a_log, host_dt_bias, n, heads, dim, lower_bound);
-}
-void VulkanDevice::KdaRecurrence(float* out, float* state, const float* q, const float* k,
-                                 const float* v, const float* alpha, const float* beta, int64_t n,
-                                 int64_t heads, int64_t dim) {
-  Host().KdaRecurrence(out, state, q, k, v, alpha, beta, n, heads, dim);
-}
-void VulkanDevice::GatedRmsNorm(float* y, const float* gate, const float* host_w, int64_t rows,
-                                int64_t dim, float eps) {
-  Host().GatedRmsNorm(y, gate, host_w, rows, dim, eps);
-}
-void VulkanDevice::MlaAppend(const LatentCacheView& cache, const float* latent, int64_t first,
-                             int64_t n, const MlaShape& shape) {
-  Host().MlaAppend(cache, latent, first, n, shape);
-}
-void VulkanDevice::MlaAbsorbQuery(float* out, const Matrix& kv_b, const float* q, int64_t n,
-                                  const MlaShape& shape) {
-  Host().MlaAbsorbQuery(out, kv_b, q, n, shape);
-}
-void VulkanDevice::MlaAttend(float* out, const float* absorbed, const LatentCacheView& cache,
-                             int64_t first, int64_t n, const MlaShape& shape, float scale) {
-  Host().MlaAttend(out, absorbed, cache, first, n, shape, scale);
-}
-void VulkanDevice::MlaExpandValue(float* out, const Matrix& kv_b, const float* o, int64_t n,
-                                  const MlaShape& shape) {
-  Host().MlaExpandValue(out, kv_b, o, n, shape);
-}
-void VulkanDevice::RouterTopK(int32_t* host_ids, float* host_weights, const float* logits,
-                              const float* host_bias, int64_t n, const RouterParams& params) {
-  Host().RouterTopK(host_ids, host_weights, logits, host_bias, n, params);
-}
-void VulkanDevice::CombineExperts(float* out, const float* y, const float* host_weights, int64_t n,
-                                  int64_t top_k, int64_t dim) {
-  Host().CombineExperts(out, y, host_weights, n, top_k, dim);
+void VulkanDevice::Synchronize() {
+  // Nothing that is under way needs the weights in host memory, if they can be read again.
+  const bool can_read = expert_calls_.empty() || expert_origin_ != nullptr;
+  if (!can_read || !has_operators_) {
+    Settle();
+    return;
+  }
+  for (const std::shared_ptr<ExpertCall>& call : expert_calls_) {
+    for (ExpertTask& task : call->tasks) {
+      for (Matrix* w : {&task.weights.w1, &task.weights.w3, &task.weights.w2}) w->data = nullptr;
+    }
+  }
+  expert_calls_.clear();
 }
 
 }  // namespace deltafin

@@ -1,22 +1,27 @@
-// The GPU backend: products with weights that the GPU holds are computed there, everything else by
-// another device on the host, with the same bits.
+// The GPU backend: products with weights that the GPU holds are computed there, and operators on
+// what is there already; everything else by another device on the host, with the same bits.
 //
-// Activations and states stay in host memory. Products are recorded as they are asked for, run
-// while the host goes on, and are waited for before anything could see their results; so a lost GPU
+// Activations and states are in host memory, and what the GPU works on has a shadow in its own.
+// Operators are recorded as they are asked for, run while the host goes on, and are waited for
+// before the host could see a result; only then is anything changed in host memory. So a lost GPU
 // costs nothing but time: what was under way is computed again by the host.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "device/device.h"
+#include "device/vulkan/byte_set.h"
 #include "device/vulkan/gpu.h"
+#include "device/vulkan/gpu_arena.h"
 #include "device/vulkan/held_weights.h"
 #include "device/weight_keeper.h"
 
@@ -26,8 +31,11 @@ struct VulkanDeviceOptions {
   uint64_t spine_bytes = 0;   // of the GPU's memory, for weights with ordinary ids
   uint64_t expert_bytes = 0;  // for weights whose id says that they are an expert's
   std::function<void(const std::string&)> on_notice;  // a line for people; may be null
-  // The GPU takes subnormals for zero: products that could meet one are the host's.
+  // The GPU takes subnormals for zero: products that could meet one are computed in double
+  // precision, or by the host.
   bool flushes_subnormals = false;
+  // The GPU's double precision is right (self_test.h): it computes operators other than products.
+  bool has_operators = false;
 };
 
 class VulkanDevice final : public Device, public WeightKeeper {
@@ -44,6 +52,9 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void SetExpertOrigin(WeightOrigin* origin) override { expert_origin_ = origin; }
   uint64_t held_bytes() const { return spine_.taken_bytes() + experts_.taken_bytes(); }
   bool is_lost() const { return is_lost_; }
+  int64_t num_waits() const { return num_waits_; }  // of the host for results
+  // Gives the host's device back, when all memory was freed; nothing else may be called then.
+  std::unique_ptr<Device> TakeHost() { return std::move(host_); }
 
   void* Allocate(size_t bytes) override;
   void Free(void* address) noexcept override;
@@ -92,91 +103,170 @@ class VulkanDevice final : public Device, public WeightKeeper {
                       int64_t top_k, int64_t dim) override;
 
  private:
-  // A product that was recorded and whose result is not in host memory yet.
-  struct Product {
-    Matrix w;
-    const float* x = nullptr;
-    float* y = nullptr;
-    int64_t y_stride = 0;
-    int64_t n = 0;
-    uint64_t y_offset = 0;  // in from_gpu_: [n, rows]
+  // Floats in host memory: n rows of `width`, `stride` apart.
+  struct Rows {
+    const float* data = nullptr;
+    int64_t n = 1;
+    int64_t width = 0;
+    int64_t stride = 0;
+
+    bool is_whole() const { return n == 1 || stride == width; }
+    uint64_t begin() const { return reinterpret_cast<uintptr_t>(data); }
+    uint64_t end() const { return begin() + static_cast<uint64_t>((n - 1) * stride + width) * 4; }
   };
-  // Activations that were recorded to be copied to the GPU.
+  static Rows Whole(const float* data, int64_t count) { return {data, 1, count, count}; }
+  using Operands = std::vector<Rows>;
+
+  // Memory of the host's that was handed out, and the GPU's copy.
+  struct Allocation {
+    size_t bytes = 0;
+    GpuBuffer shadow;
+  };
+  struct DeviceRange {
+    VkDeviceAddress begin = 0;
+    uint64_t bytes = 0;
+  };
+  // Activations as products read them (shaders/lay_out.comp).
+  struct LaidOut {
+    DeviceRange values;
+    DeviceRange quanta;
+  };
   struct Input {
-    const float* x = nullptr;
+    Rows x;
     int64_t cols = 0;
-    int64_t n = 0;
-    bool is_plain = false;  // as MXFP4 reads them
+    bool is_mxfp4 = false;
+    LaidOut laid_out;
+  };
+  // A vector of the spine's that the GPU has.
+  struct KnownVector {
+    std::vector<float> values;
     VkDeviceAddress address = 0;
   };
-  // An expert that the GPU computes, and the hidden values of its positions.
-  struct GpuExpert {
-    const ExpertTask* task = nullptr;
-    int64_t first_row = 0;  // of gate_ and up_
+  // What ExpertMlp was asked for, to be asked of the host; the lists are its own.
+  struct ExpertCall {
+    std::vector<ExpertTask> tasks;
+    std::vector<int32_t> rows;
+    const float* z = nullptr;
+    float* y = nullptr;
+    int64_t latent = 0;
+    SituParams params;
   };
 
+  // ---- weights ----
   // The matrix in the GPU's memory, copied there if there is room; null when the host computes.
-  // Throws Error when the GPU fails, as the next three do.
   const HeldMatrix* Place(const Matrix& w);
-  // y = W x for n positions, without waiting for it.
-  void Record(const Matrix& w, const HeldMatrix& held, const float* x, float* y, int64_t y_stride,
-              int64_t n);
-  VkDeviceAddress RecordInput(WeightFormat weights, const float* x, int64_t cols, int64_t n);
-  // Whether the GPU has the host's bits for this product: no operand or sum can be subnormal.
-  bool IsSafe(const HeldMatrix& held, const float* x, int64_t floats);
+  // The quantum of activations (lane_layout.h) from which on the GPU's own arithmetic has the
+  // host's bits.
+  int LeastQuantum(const Matrix& w, const HeldMatrix& held) const;
+  // Whether they all have it.
+  bool IsSafe(const Matrix& w, const HeldMatrix& held, const float* x, int64_t floats);
+  // A matrix without data, from where it was read first; `bytes` may hold it.
+  Matrix ReadAgain(const Matrix& w, std::vector<std::byte>& bytes) const;
+
+  // ---- what is recorded ----
+  // Whether a value is on the GPU and not on the host: then the next operator is the GPU's too.
+  bool IsThere(const Operands& reads) const;
+  // Calls `record` when the GPU can do it, and keeps `again` in case the GPU is lost. False: the
+  // host must.
+  bool OnGpu(const Operands& reads, const Operands& writes, const std::function<void()>& record,
+             std::function<void()> again);
+  void OnHost(const Operands& reads, const Operands& writes, const std::function<void()>& run);
+  // An operator of the GPU's where its operands are there, else of the host's.
+  void Operator(const Operands& reads, const Rows& write, const std::function<void()>& record,
+                const std::function<void()>& run);
+  // Gives the GPU what it reads; true: `writes` continues the columns that were written last.
+  bool Prepare(const Operands& reads, const Operands& writes);
+  void Wrote(const Operands& writes, bool more_columns);
+  // The columns that were written last are all there will be.
+  void CloseColumns();
+  // The host changed it.
+  void Changed(const Rows& rows);
+  Allocation& AllocationOf(const Rows& rows, uint64_t* offset);
+  bool AreNear(const Rows& a, const Rows& b) const;  // in one allocation
+  VkDeviceAddress AddressOf(const Rows& rows);
+  VkDeviceAddress AddressOf(const float* data, int64_t count) {
+    return AddressOf(Whole(data, count));
+  }
+  DeviceRange RangeOf(const Rows& rows);
+  void Upload(const Rows& whole);
+  // Something small, for what is recorded after an Order that names it.
+  DeviceRange Constant(const void* from, size_t bytes);
+  // A vector of the spine: what has been at this address before is there already.
+  VkDeviceAddress Vector(const float* from, int64_t count);
+  // Parts what comes from what was recorded before if they touch the same memory.
+  void Order(std::span<const DeviceRange> reads, std::span<const DeviceRange> writes,
+             bool writes_are_apart = false);
+  GpuCommands& Commands();
   // Hands over what was recorded, without waiting.
   void Kick();
-
+  void TryKick();  // deals with a GPU that fails
   // All results are in host memory. Deals with a GPU that fails.
   void Settle();
+  void Forget();
   // The GPU is given up: what it was to compute is computed by the host. Throws Error when weights
   // cannot be read again.
   void Lose(const std::string& why);
-  // A matrix without data, from where it was read first; `bytes` may hold it.
-  Matrix ReadAgain(const Matrix& w, std::vector<std::byte>& bytes) const;
-  void RunHostExperts(const float* z, float* y, int64_t latent, SituParams params);
-  void HostMatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n);
-  // Whether n rows of `width` from `begin` on, `stride` apart, wait for the GPU.
-  bool IsPending(const float* begin, int64_t n, int64_t width, int64_t stride) const;
-  void StoreResults();
-  void ForgetRecords();
-  void RunGpuExperts(const float* z, float* y, int64_t latent, SituParams params);
 
-  // For operators of the host: its results may be needed.
-  Device& Host() {
-    Settle();
-    return *host_;
-  }
+  // ---- products ----
+  bool GpuMatMul(const Matrix& w, const HeldMatrix& held, const float* x, float* y,
+                 int64_t y_stride, int64_t n);
+  void HostMatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n);
+  // To be named to Order before it is read.
+  LaidOut LayOut(const Rows& x, VkDeviceAddress address, int64_t cols, bool is_mxfp4);
+  void Norm(float* y, const float* x, const float* gate, const float* host_w, int64_t n,
+            int64_t dim, int64_t stride, float eps);
+
+  // ---- experts ----
+  bool PlaceExpert(const ExpertWeights& weights);
+  bool GpuExperts(std::span<const ExpertTask> tasks, const float* z, float* y, int64_t latent,
+                  SituParams params);
+  void RecordExperts(const ExpertCall& call);
+  void RunExperts(ExpertCall& call);
+  // Of GPUs that have products only: in two turns, the hidden values pass through the host.
+  void ExpertsByProducts(std::span<const ExpertTask> tasks, const float* z, float* y,
+                         int64_t latent, SituParams params);
 
   Gpu& gpu_;
   std::unique_ptr<Device> host_;
   ThreadPool& pool_;
   const std::function<void(const std::string&)> on_notice_;
   const bool flushes_subnormals_;
+  const bool has_operators_;
   WeightOrigin* origin_ = nullptr;
   WeightOrigin* expert_origin_ = nullptr;
   WeightStaging staging_;
   HeldWeights spine_;
   HeldWeights experts_;
-  GpuBuffer to_gpu_;         // activations, written by the host
-  GpuBuffer inputs_of_gpu_;  // and where the GPU reads them, if that is elsewhere
-  GpuBuffer from_gpu_;       // results
-  uint64_t to_gpu_used_ = 0;
-  uint64_t from_gpu_used_ = 0;
+  std::map<uint64_t, Allocation> allocations_;  // by address
+  GpuArena to_gpu_;
+  GpuArena from_gpu_;
+  GpuArena scratch_;
+  GpuArena vectors_;
+  std::unordered_map<const float*, KnownVector> known_vectors_;
   std::optional<GpuCommands> commands_;  // being recorded
   uint64_t commands_bytes_ = 0;          // of weights that they read
   uint64_t last_ticket_ = 0;
+  bool is_settled_ = true;  // nothing is recorded or under way
+
+  // Since everything was settled last:
+  std::vector<std::function<void()>> log_;  // the same on the host
+  std::vector<std::shared_ptr<ExpertCall>> expert_calls_;
+  ByteSet pending_;        // host memory that operators under way write, or lies between that
+  ByteSet pending_reads_;  // and that they read
+  ByteSet results_;        // what they write
+  uint64_t result_bytes_ = 0;
+  std::optional<Rows> columns_;  // of a matrix that is written column by column
   std::vector<Input> inputs_;
+  ByteSet read_;  // of the GPU's memory, since the last barrier
+  ByteSet written_;
+
+  ByteSet valid_;                     // host memory whose shadow has the same values, or newer ones
   const float* checked_x_ = nullptr;  // the last activations that IsSafe looked at
   int64_t checked_floats_ = 0;
+  WeightFormat checked_format_ = WeightFormat::kF32;
   int checked_quantum_ = 0;
-  std::vector<Product> products_;
-  std::vector<GpuExpert> gpu_experts_;
-  std::vector<ExpertTask> host_tasks_;
-  std::vector<float> expert_inputs_;   // [rows, latent]
-  std::vector<float> gate_;            // [rows, width]
-  std::vector<float> up_;              // [rows, width]
-  std::vector<float> expert_outputs_;  // [rows, latent]
+  std::optional<DeviceBuffer> expert_values_;  // ExpertsByProducts
+  int64_t num_waits_ = 0;
   bool is_lost_ = false;
 };
 

@@ -1,5 +1,5 @@
-// The GPU backend against the CPU, bit by bit: products of every format at odd sizes, experts,
-// placement, and what happens when the GPU fails.
+// The GPU backend against the CPU, bit by bit: products of every format at odd sizes, operators,
+// experts, placement, and what happens when the GPU fails.
 #include "device/vulkan/vulkan_device.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <numeric>
+#include <tuple>
 
 #include "base/format.h"
 #include "device/device_test_util.h"
@@ -18,6 +19,25 @@ namespace {
 constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8,
                                      WeightFormat::kMxfp4};
 constexpr uint64_t kMuch = uint64_t{1} << 28;
+
+// Hands out what a lost GPU held.
+class Shelf final : public WeightOrigin {
+ public:
+  explicit Shelf(const std::vector<OwnedMatrix>& spine) : spine_(spine) {}
+  Matrix ReadAgain(uint64_t id, std::vector<std::byte>& bytes) override {
+    for (const OwnedMatrix& w : spine_) {
+      if (w.view.id != id) continue;
+      Matrix matrix = w.view;
+      bytes.assign(matrix.data, matrix.data + matrix.rows * matrix.row_bytes());
+      matrix.data = bytes.data();
+      return matrix;
+    }
+    throw Error(ErrorCode::kIo, "no such matrix");
+  }
+
+ private:
+  const std::vector<OwnedMatrix>& spine_;
+};
 
 class VulkanDeviceTest : public ::testing::Test {
  protected:
@@ -52,20 +72,36 @@ class VulkanDeviceTest : public ::testing::Test {
                                         const std::vector<float>& x, int64_t n,
                                         const std::function<Matrix(size_t)>& matrix) {
     constexpr int64_t kWidth = 96;
+    const int64_t count = n * kWidth;
     const DeviceFloats in(device, x);
-    const DeviceFloats first(device, n * kWidth);
-    const DeviceFloats second(device, n * kWidth);
-    const DeviceFloats expert_out(device, 2 * n * kWidth);
+    const DeviceFloats memory(device, 6 * count);
+    float* const first = memory.data();
+    float* const second = first + count;
+    float* const normed = second + count;
+    float* const sources = normed + count;  // [2, n, width]
+    float* const mixed = sources + 2 * count;
+    const DeviceFloats expert_out(device, 2 * count);
+    const DeviceFloats combined(device, count);
+    std::vector<float> weights(kWidth);
+    for (size_t i = 0; i < weights.size(); ++i) weights[i] = 0.01f * static_cast<float>(i) - 0.3f;
     int64_t row = 0;
     for (size_t i = 0; i < 3; ++i) {
       Matrix piece = matrix(i);
       if (i == 1) piece.id = 0;  // what the GPU has no room for
       if (i == 1) piece.data = spine[1].view.data;
-      device.MatMul(piece, in.data(), first.data() + row, kWidth, n);
+      device.MatMul(piece, in.data(), first + row, kWidth, n);
       row += piece.rows;
     }
-    device.MatMul(matrix(3), first.data(), second.data(), kWidth, n);
-    device.Add(second.data(), first.data(), n * kWidth);
+    device.MatMul(matrix(3), first, second, kWidth, n);
+    device.Add(second, first, count);
+    device.RmsNorm(normed, second, weights.data(), n, kWidth, kWidth, 1e-5f);
+    device.RmsNorm(normed, normed, weights.data(), n, kWidth / 2, kWidth, 1e-5f);  // half a row
+    device.Copy(sources, second, static_cast<size_t>(count) * sizeof(float));
+    device.Copy(sources + count, normed, static_cast<size_t>(count) * sizeof(float));
+    device.SigmoidGate(sources + count, second, count);
+    device.ResidualMix(mixed, sources, count, 2, normed, weights.data(), n, kWidth, 1e-5f);
+    device.GatedRmsNorm(mixed, sources, weights.data(), 2 * n, kWidth / 2, 1e-5f);
+    device.SituGlu(second, mixed, normed, count, {});
     std::vector<int32_t> in_rows(static_cast<size_t>(n));
     std::iota(in_rows.begin(), in_rows.end(), 0);
     std::vector<std::vector<int32_t>> out_rows(2, in_rows);
@@ -76,11 +112,15 @@ class VulkanDeviceTest : public ::testing::Test {
       const auto& [w1, w3, w2] = experts[e];
       tasks.push_back({{w1.view, w3.view, w2.view}, in_rows.data(), out_rows[e].data(), n});
     }
-    device.ExpertMlp(tasks, second.data(), expert_out.data(), kWidth, {});
+    device.ExpertMlp(tasks, second, expert_out.data(), kWidth, {});
     device.Synchronize();
-    std::vector<float> all = second.Read();
-    const std::vector<float> of_experts = expert_out.Read();
-    all.insert(all.end(), of_experts.begin(), of_experts.end());
+    std::vector<float> expert_weights(static_cast<size_t>(2 * n), 0.75f);
+    device.CombineExperts(combined.data(), expert_out.data(), expert_weights.data(), n, 2, kWidth);
+    std::vector<float> all = combined.Read();
+    for (const DeviceFloats* floats : {&memory, &expert_out}) {
+      const std::vector<float> values = floats->Read();
+      all.insert(all.end(), values.begin(), values.end());
+    }
     return all;
   }
   // What RunSequence runs on.
@@ -111,8 +151,16 @@ class VulkanDeviceTest : public ::testing::Test {
 
 GpuFixture* VulkanDeviceTest::gpu_ = nullptr;
 
-TEST_F(VulkanDeviceTest, ProductsHaveTheBitsOfTheCpu) {
-  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+// How a GPU may be: with what it does to subnormals, and what its double precision is good for.
+class VulkanProductTest : public VulkanDeviceTest,
+                          public ::testing::WithParamInterface<std::tuple<bool, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Gpus, VulkanProductTest,
+                         ::testing::Combine(::testing::Bool(), ::testing::Bool()));
+
+TEST_P(VulkanProductTest, ProductsHaveTheBitsOfTheCpu) {
+  const auto [flushes, has_operators] = GetParam();
+  ASSERT_TRUE(gpu_->verdict().has_operators);
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch, flushes, has_operators);
   for (const WeightFormat format : kFormats) {
     for (const Range range : {Range::kOrdinary, Range::kWild}) {
       for (const auto& [rows, cols] :
@@ -138,7 +186,8 @@ TEST_F(VulkanDeviceTest, ProductsHaveTheBitsOfTheCpu) {
   EXPECT_FALSE(device.is_lost()) << gpu_->notice();
 }
 
-// What could meet a subnormal is not handed over, and has its bits from the host.
+// What could meet a subnormal is not handed over where double precision is not right, and has its
+// bits from the host.
 TEST_F(VulkanDeviceTest, AGpuThatFlushesSubnormalsNeverMeetsOne) {
   const int64_t cols = 160;
   for (const WeightFormat format : kFormats) {
@@ -146,7 +195,7 @@ TEST_F(VulkanDeviceTest, AGpuThatFlushesSubnormalsNeverMeetsOne) {
     std::vector<float> x = random_.Values(cols);
     for (float& value : x) value += value < 0 ? -0.5f : 0.5f;
     const auto is_handed_over = [&] {
-      VulkanDevice& device = gpu_->Restart(kMuch, kMuch, true);
+      VulkanDevice& device = gpu_->Restart(kMuch, kMuch, true, false);
       ExpectSameBits(Product(*plain_, w.view, x, 1), Product(device, w.view, x, 1), "product");
       GpuFaults faults;
       faults.submits_until_lost = 1;
@@ -163,6 +212,80 @@ TEST_F(VulkanDeviceTest, AGpuThatFlushesSubnormalsNeverMeetsOne) {
     x[7] = 0.0f;
     EXPECT_TRUE(is_handed_over()) << static_cast<int>(format);
   }
+}
+
+// Operators on what a product gave: values of all kinds.
+TEST_F(VulkanDeviceTest, OperatorsHaveTheBitsOfTheCpu) {
+  VulkanDevice& gpu = gpu_->Restart(kMuch, kMuch);
+  for (const Range range : {Range::kOrdinary, Range::kWild}) {
+    for (const int64_t dim : {5, 48, 260}) {
+      const int64_t n = 3;
+      const int64_t count = 6 * n * dim;
+      OwnedMatrix values = MatrixOf(WeightFormat::kF32, count, 1, range);
+      const std::vector<float> w = random_.Values(dim, range);
+      const std::vector<float> weights = random_.Values(2 * n, range);
+      const auto run = [&](Device& device, int which) {
+        const DeviceFloats one(device, std::vector<float>{1.0f});
+        const DeviceFloats all(device, 2 * count);
+        float* const x = all.data();
+        float* const y = x + count;
+        device.MatMul(values.view, one.data(), x, count, 1);
+        device.MatMul(values.view, one.data(), y, count, 1);
+        switch (which) {
+          case 0:
+            device.RmsNorm(y, x, w.data(), n, dim, dim + 2, 1e-5f);
+            break;
+          case 1:
+            device.GatedRmsNorm(y, x + dim, w.data(), n, dim, 1e-6f);
+            break;
+          case 2:
+            device.ResidualMix(y, x, n * dim + 1, 4, x + 4 * n * dim + 4, w.data(), n, dim, 1e-5f);
+            break;
+          case 3:
+            device.SituGlu(y, x, y, count, {});
+            break;
+          case 4:
+            device.SituGlu(y, x + 1, x, count - 1, {2.5f, 0.0f});
+            break;
+          case 5:
+            device.SigmoidGate(y, x, count);
+            break;
+          case 6:
+            device.Add(y, x + 1, count - 1);
+            break;
+          case 7:
+            device.CombineExperts(y, x, weights.data(), n, 2, dim);
+            break;
+          case 8:
+            device.Copy(y + 3, x + 1, static_cast<size_t>(count - 3) * sizeof(float));
+            break;
+        }
+        return all.Read();
+      };
+      for (int which = 0; which < 9; ++which) {
+        const int64_t waits = gpu.num_waits();
+        const std::vector<float> got = run(gpu, which);
+        ExpectSameBits(run(*plain_, which), got,
+                       deltafin::format("operator {}, dimension {}", which, dim));
+        EXPECT_EQ(gpu.num_waits(), waits + 1) << which;  // only to read the results
+      }
+    }
+  }
+}
+
+TEST_F(VulkanDeviceTest, TheHostWaitsOnlyForWhatItNeeds) {
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  const std::vector<OwnedMatrix> spine = SpineOfSequence();
+  const auto experts = ExpertsOfSequence();
+  const std::vector<float> x = random_.Values(64);
+  const auto own = [&](size_t i) { return spine[i].view; };
+  Shelf shelf(spine);
+  device.SetExpertOrigin(&shelf);
+  RunSequence(device, spine, experts, x, 1, own);
+  const int64_t before = device.num_waits();
+  RunSequence(device, spine, experts, x, 1, own);
+  // For the piece that the host computes and the next one uses, and for the results.
+  EXPECT_EQ(device.num_waits(), before + 2);
 }
 
 TEST_F(VulkanDeviceTest, ManyPositionsRunInSeveralTurns) {
@@ -220,25 +343,6 @@ TEST_F(VulkanDeviceTest, LessMemoryThanPlannedLeavesTheRestToTheHost) {
                  RunSequence(device, spine, experts, x, 1, own), "no memory");
   EXPECT_EQ(device.held_bytes(), 0u);
 }
-
-// Hands out what a lost GPU held.
-class Shelf final : public WeightOrigin {
- public:
-  explicit Shelf(const std::vector<OwnedMatrix>& spine) : spine_(spine) {}
-  Matrix ReadAgain(uint64_t id, std::vector<std::byte>& bytes) override {
-    for (const OwnedMatrix& w : spine_) {
-      if (w.view.id != id) continue;
-      Matrix matrix = w.view;
-      bytes.assign(matrix.data, matrix.data + matrix.rows * matrix.row_bytes());
-      matrix.data = bytes.data();
-      return matrix;
-    }
-    throw Error(ErrorCode::kIo, "no such matrix");
-  }
-
- private:
-  const std::vector<OwnedMatrix>& spine_;
-};
 
 TEST_F(VulkanDeviceTest, ALostGpuCostsNoBit) {
   const std::vector<OwnedMatrix> spine = SpineOfSequence();

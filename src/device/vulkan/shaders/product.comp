@@ -1,14 +1,18 @@
 // y = W x for `n` positions, in the order of docs/numerics.md: 16 threads are the 16 lanes of a
 // row. Weights and activations lie as lane_layout.h says, so that a lane reads both 16 bytes at a
 // time.
-//   FORMAT     0 f32, 1 bf16, 2 int8, 3 MXFP4
-//   POSITIONS  that a workgroup computes at a time
-//   ROWS       of a lane set, which share the activations that it reads
+//   FORMAT         0 f32, 1 bf16, 2 int8, 3 MXFP4
+//   POSITIONS      that a lane set computes
+//   ROWS           that it computes for each
+//   ROW_SETS       lane sets of a workgroup that compute the same positions
+//   POSITION_SETS  and those that compute the same rows
+// Where a lane waits more than it computes (PREFETCH), it reads a block ahead.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "arithmetic.glsl"
+#include "product_job.glsl"
 
 // A software driver's compiler takes seconds for what would come of it.
 #ifdef EMULATE_FMA
@@ -17,27 +21,16 @@
 #define UNROLL [[unroll]]
 #endif
 
+#if POSITIONS == 1 && FORMAT != 3
+#define PREFETCH
+#endif
+
 const uint kLanes = 16;
-const uint kSets = 8;
-layout(local_size_x = 128) in;
+const uint kSets = ROW_SETS * POSITION_SETS;
+const uint kThreads = kSets * kLanes;
+layout(local_size_x = kThreads) in;
 
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words { uvec4 at[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { float at[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { vec4 at[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results {
-  float at[];
-};
-layout(push_constant, std430) uniform Job {
-  Words weights;
-  Floats scales;  // int8: of each row
-  Quads x;        // [n] rows, laid out
-  Results y;      // [n, rows]
-  uint rows;
-  uint cols;
-  uint n;
-};
-
-shared float partial[kSets * ROWS * POSITIONS][kLanes + 1];  // + 1: other banks
+shared float partial[kSets * POSITIONS][kLanes + 1];  // + 1: other banks
 float sums[ROWS][POSITIONS];
 
 #if FORMAT == 0
@@ -56,61 +49,91 @@ const uint kColumns = 256;
 const uint kSteps = 16;
 // 2^23 + 128 + the integer, less the rest: exact, and several times as fast as a conversion.
 float Weight(uvec4 words, uint step) {
-  uint byte = (words[step >> 2] ^ 0x80808080u) >> (8 * (step & 3u)) & 255u;
+  uint byte = words[step >> 2] >> (8 * (step & 3u)) & 255u;
   precise float value = uintBitsToFloat(byte | 0x4b000000u) - 8388736.0;
   return value;
 }
 #else
 const uint kColumns = 512;
 const uint kSteps = 4;  // groups of 128 columns
-shared float codes[16];
+// Two codes as halves, 2^-14 of their values: the fields of a code are those of a half, even where
+// both are subnormal.
+vec2 Pair(uint word, uint pair) {
+  const uint kMagnitudes = 0x0e000e00u;
+  const uint kSigns = 0x80008000u;
+  uint halves;
+  switch (pair) {
+    case 0:
+      halves = word & (kMagnitudes | kSigns);
+      break;
+    case 1:
+      halves = word << 3 & (kMagnitudes | kSigns);
+      break;
+    case 2:
+      halves = (word << 6 & kMagnitudes) | (word << 2 & kSigns);
+      break;
+    default:
+      halves = (word << 9 & kMagnitudes) | (word << 1 & kSigns);
+      break;
+  }
+  return unpackHalf2x16(halves);
+}
+// No scale of such a product is subnormal.
+float Scale(uint bytes, uint step) {
+  uint bits = step < 3u ? bytes << (23u - 8u * step) : bytes >> 1;
+  return uintBitsToFloat(bits & 0x7f800000u);
+}
 #endif
 
-#if FORMAT == 3
-float Scale(uint byte) { return uintBitsToFloat(byte == 0u ? 1u << 22 : byte << 23); }
-
-// The first `steps` groups of a block.
-void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
-  uvec4 words[ROWS];
-  uvec4 scale_words[ROWS];
+// A lane's part of a block, in each row.
+uvec4 next_words[ROWS];
+uint next_scales[ROWS];  // of MXFP4
+void LoadBlock(Product product, uint block, uint lane, uint first_word[ROWS]) {
   UNROLL for (uint r = 0; r < ROWS; ++r) {
-    words[r] = weights.at[first_word[r] + block * 17 + lane];
-    scale_words[r] = weights.at[first_word[r] + block * 17 + 16];
+#if FORMAT == 3
+    uint word = first_word[r] + block * 17;
+    next_scales[r] = Bits(product.weights).at[(word + 16) * 4 + (lane >> 2)];
+#else
+    uint word = first_word[r] + block * kLanes;
+#endif
+    next_words[r] = product.weights.at[word + lane];
   }
+}
+
+#if FORMAT == 3
+// The first `steps` groups of a block.
+void AddBlock(Product product, uint block, uint steps, uint lane, uvec4 words[ROWS],
+              uint scales[ROWS], uint x_row[POSITIONS]) {
   UNROLL for (uint step = 0; step < kSteps; ++step) {
     if (step >= steps) break;
     uint quad = (block * kSteps + step) * 32 + lane * 2;
-    float c[ROWS][8];
+    vec2 c[ROWS][4];
     float scale[ROWS];
     UNROLL for (uint r = 0; r < ROWS; ++r) {
-      uint word = words[r][step];
-      UNROLL for (uint j = 0; j < 8; ++j) c[r][j] = codes[word >> (4 * j) & 15u];
-      scale[r] = Scale(scale_words[r][step] >> (8 * (lane >> 2)) & 255u);
+      UNROLL for (uint j = 0; j < 4; ++j) c[r][j] = Pair(words[r][step], j);
+      scale[r] = Scale(scales[r], step);
     }
     UNROLL for (uint p = 0; p < POSITIONS; ++p) {
-      vec4 low = x.at[x_row[p] + quad];
-      vec4 high = x.at[x_row[p] + quad + 1];
+      vec4 low = product.x.at[x_row[p] + quad];
+      vec4 high = product.x.at[x_row[p] + quad + 1];
       UNROLL for (uint r = 0; r < ROWS; ++r) {
-        precise float product = c[r][0] * low.x;
-        product = Fma(c[r][1], low.y, product);
-        product = Fma(c[r][2], low.z, product);
-        product = Fma(c[r][3], low.w, product);
-        product = Fma(c[r][4], high.x, product);
-        product = Fma(c[r][5], high.y, product);
-        product = Fma(c[r][6], high.z, product);
-        product = Fma(c[r][7], high.w, product);
-        sums[r][p] = Fma(product, scale[r], sums[r][p]);
+        precise float sum = c[r][0].x * low.x;
+        sum = Fma(c[r][0].y, low.y, sum);
+        sum = Fma(c[r][1].x, low.z, sum);
+        sum = Fma(c[r][1].y, low.w, sum);
+        sum = Fma(c[r][2].x, high.x, sum);
+        sum = Fma(c[r][2].y, high.y, sum);
+        sum = Fma(c[r][3].x, high.z, sum);
+        sum = Fma(c[r][3].y, high.w, sum);
+        sums[r][p] = Fma(sum, scale[r], sums[r][p]);
       }
     }
   }
 }
 #else
 // The first `steps` steps of a block.
-void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_row[POSITIONS]) {
-  uvec4 words[ROWS];
-  UNROLL for (uint r = 0; r < ROWS; ++r) {
-    words[r] = weights.at[first_word[r] + block * kLanes + lane];
-  }
+void AddBlock(Product product, uint block, uint steps, uint lane, uvec4 words[ROWS],
+              uint scales[ROWS], uint x_row[POSITIONS]) {
   UNROLL for (uint first = 0; first < kSteps; first += 4) {
     if (first >= steps) break;
     // Four steps of the lane: activations come in blocks of 128 columns, eight steps to a lane.
@@ -121,7 +144,7 @@ void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_r
       UNROLL for (uint j = 0; j < 4; ++j) w[r][j] = Weight(words[r], first + j);
     }
     UNROLL for (uint p = 0; p < POSITIONS; ++p) {
-      vec4 value = x.at[x_row[p] + quad];
+      vec4 value = product.x.at[x_row[p] + quad];
       UNROLL for (uint j = 0; j < 4; ++j) {
         if (first + j >= steps) break;
         UNROLL for (uint r = 0; r < ROWS; ++r) {
@@ -133,35 +156,55 @@ void AddBlock(uint block, uint steps, uint lane, uint first_word[ROWS], uint x_r
 }
 #endif
 
+// Adds up the lanes of the r-th row of every set.
+void Finish(Product product, uint r, uint first_row, uint first_position) {
+  for (uint i = gl_LocalInvocationID.x; i < kSets * POSITIONS; i += kThreads) {
+    uint set = i / POSITIONS;
+    uint row = first_row + r * ROW_SETS + set % ROW_SETS;
+    uint p = first_position + set / ROW_SETS * POSITIONS + i % POSITIONS;
+    if (row >= product.rows || p >= product.n) continue;
+    if (int(product.quanta.at[InRow(product, p)]) < product.least) continue;
+    precise float a[8];
+    UNROLL for (uint j = 0; j < 8; ++j) a[j] = partial[i][j] + partial[i][j + 8];
+    UNROLL for (uint j = 0; j < 4; ++j) a[j] = a[j] + a[j + 4];
+    precise float first = a[0] + a[2];
+    precise float second = a[1] + a[3];
+    precise float result = first + second;
+#if FORMAT == 2
+    result = result * uintBitsToFloat(product.scales.at[row]);
+#endif
+    product.y.at[OutRow(product, p) * product.y_stride + row] = floatBitsToUint(result);
+  }
+}
+
 void main() {
+  Product product = TheProduct();
   uint lane = gl_LocalInvocationID.x % kLanes;
   uint set = gl_LocalInvocationID.x / kLanes;
-  uint first_row = gl_WorkGroupID.x * kSets * ROWS;
-  uint first_position = gl_WorkGroupID.y * POSITIONS;
+  // Neighbours share weights: a piece of them is read for all positions before the next one.
+  uint first_row = gl_WorkGroupID.y * ROW_SETS * ROWS;
+  uint first_position = gl_WorkGroupID.x * POSITION_SETS * POSITIONS;
+  if (first_position >= product.n) return;
 
 #if FORMAT == 3
-  if (gl_LocalInvocationID.x < 16) {
-    uint magnitude = gl_LocalInvocationID.x & 7u;
-    uint bits = magnitude < 2 ? magnitude * 0x3f000000u : 0x3f000000u + (magnitude << 22);
-    codes[gl_LocalInvocationID.x] = uintBitsToFloat(bits | (gl_LocalInvocationID.x & 8u) << 28);
-  }
-  barrier();
   const uint kBlockWords = 17;
-  uint all_steps = (cols + 127) / 128;
+  uint all_steps = (product.cols + 127) / 128;
 #else
   const uint kBlockWords = 16;
-  uint all_steps = (cols + kLanes - 1) / kLanes;
+  uint all_steps = (product.cols + kLanes - 1) / kLanes;
 #endif
-  uint blocks = (cols + kColumns - 1) / kColumns;
-  uint x_quads = (cols + 127) / 128 * 32;
+  uint blocks = (product.cols + kColumns - 1) / kColumns;
+  uint x_quads = (product.cols + 127) / 128 * 32;
 
   uint first_word[ROWS];
   uint x_row[POSITIONS];
   UNROLL for (uint r = 0; r < ROWS; ++r) {
-    first_word[r] = min(first_row + r * kSets + set, rows - 1) * blocks * kBlockWords;
+    uint row = first_row + r * ROW_SETS + set % ROW_SETS;
+    first_word[r] = min(row, product.rows - 1) * blocks * kBlockWords;
   }
   UNROLL for (uint p = 0; p < POSITIONS; ++p) {
-    x_row[p] = min(first_position + p, n - 1) * x_quads;
+    uint position = first_position + set / ROW_SETS * POSITIONS + p;
+    x_row[p] = InRow(product, min(position, product.n - 1)) * x_quads;
   }
   UNROLL for (uint r = 0; r < ROWS; ++r) {
     UNROLL for (uint p = 0; p < POSITIONS; ++p) sums[r][p] = 0.0;
@@ -169,29 +212,31 @@ void main() {
 
   // A last block whose columns do not fill it has fewer steps; within a step, zeros fill up.
   uint full = all_steps / kSteps;
-  for (uint block = 0; block < full; ++block) AddBlock(block, kSteps, lane, first_word, x_row);
-  if (full < blocks) AddBlock(full, all_steps - full * kSteps, lane, first_word, x_row);
+#ifdef PREFETCH
+  LoadBlock(product, 0, lane, first_word);
+#endif
+  for (uint block = 0; block < full; ++block) {
+#ifndef PREFETCH
+    LoadBlock(product, block, lane, first_word);
+#endif
+    uvec4 words[ROWS] = next_words;
+    uint scales[ROWS] = next_scales;
+#ifdef PREFETCH
+    LoadBlock(product, min(block + 1, blocks - 1), lane, first_word);
+#endif
+    AddBlock(product, block, kSteps, lane, words, scales, x_row);
+  }
+  if (full < blocks) {
+#ifndef PREFETCH
+    LoadBlock(product, full, lane, first_word);
+#endif
+    AddBlock(product, full, all_steps - full * kSteps, lane, next_words, next_scales, x_row);
+  }
 
   UNROLL for (uint r = 0; r < ROWS; ++r) {
-    UNROLL for (uint p = 0; p < POSITIONS; ++p) {
-      partial[(r * kSets + set) * POSITIONS + p][lane] = sums[r][p];
-    }
-  }
-  barrier();
-  for (uint i = gl_LocalInvocationID.x; i < kSets * ROWS * POSITIONS; i += 128) {
-    uint row = first_row + i / POSITIONS;
-    uint position = first_position + i % POSITIONS;
-    precise float a[8];
-    UNROLL for (uint j = 0; j < 8; ++j) a[j] = partial[i][j] + partial[i][j + 8];
-    UNROLL for (uint j = 0; j < 4; ++j) a[j] = a[j] + a[j + 4];
-    precise float first = a[0] + a[2];
-    precise float second = a[1] + a[3];
-    precise float result = first + second;
-    if (row < rows && position < n) {
-#if FORMAT == 2
-      result = result * scales.at[row];
-#endif
-      y.at[position * rows + row] = result;
-    }
+    UNROLL for (uint p = 0; p < POSITIONS; ++p) partial[set * POSITIONS + p][lane] = sums[r][p];
+    barrier();
+    Finish(product, r, first_row, first_position);
+    barrier();
   }
 }

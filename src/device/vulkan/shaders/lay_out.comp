@@ -1,0 +1,65 @@
+// Activations as product.comp reads them (lane_layout.h), a workgroup for each row: blocks of 128
+// columns, lane after lane, each with eight floats; for MXFP4 in their order, times 2^14, which
+// makes up for its weights. Also the power of two that all values of the row are multiples of.
+//   MXFP4
+#version 460
+#extension GL_EXT_buffer_reference : require
+
+layout(local_size_x = 128) in;
+
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { uint at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results {
+  uint at[];
+};
+layout(push_constant, std430) uniform Job {
+  Floats x;
+  Results laid_out;
+  Results quanta;
+  uint cols;
+};
+
+const int kNoQuantum = -100000;
+shared uint least_exponent;
+shared uint most_exponent;
+
+void main() {
+  uint thread = gl_LocalInvocationID.x;
+  uint row = gl_WorkGroupID.x;
+  uint padded = (cols + 127) / 128 * 128;
+  if (thread == 0) {
+    least_exponent = 255u;
+    most_exponent = 0u;
+  }
+  barrier();
+  uint least = 255u;
+  uint most = 0u;
+  for (uint i = thread; i < padded; i += 128) {
+#ifdef MXFP4
+    uint col = i;
+#else
+    uint place = i % 128;
+    uint col = i - place + place % 8 * 16 + place / 8;
+#endif
+    uint bits = col < cols ? x.at[row * cols + col] : 0u;
+    uint exponent = bits >> 23 & 255u;
+    if ((bits & 0x7fffffffu) != 0u) {
+      least = min(least, exponent);
+      most = max(most, exponent);
+    }
+#ifdef MXFP4
+    precise float scaled = uintBitsToFloat(bits) * 16384.0;
+    bits = floatBitsToUint(scaled);
+#endif
+    laid_out.at[row * padded + i] = bits;
+  }
+  atomicMin(least_exponent, least);
+  atomicMax(most_exponent, most);
+  barrier();
+  if (thread == 0) {
+    bool none = least_exponent == 0u;
+#ifdef MXFP4
+    none = none || most_exponent > 240u;  // 2^14 times as much may be infinite
+#endif
+    quanta.at[row] = uint(none ? kNoQuantum : int(least_exponent) - 150);
+  }
+}
