@@ -1,4 +1,4 @@
-"""deltafin bench spec, prefill and context: that they run and report what they say. Never how fast.
+"""deltafin bench spec, prefill, context and decode: that they run and report what they say. Never how fast.
 Environment as for cli_test.py."""
 
 import json
@@ -59,6 +59,10 @@ class Bench(unittest.TestCase):
         self.assertIn("2000 tokens of context: the state takes", "".join(out["notes"]))
         wrong = run("context", "--contexts", "300,100", status=1)
         self.assertIn(b"ascending", wrong.stderr)
+
+    def test_decode_refuses_budgets_that_there_are_not(self):
+        wrong = run("decode", "--budgets", "3", "--only", "2,4", status=1)
+        self.assertIn(b"budgets from 1 to 3, got 4", wrong.stderr)
 
 
 if __name__ == "__main__":

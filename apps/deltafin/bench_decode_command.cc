@@ -10,12 +10,16 @@ namespace {
 struct DecodeFlags {
   DecodeBenchOptions options;
   std::string spine = "bf16";
+  bool only_cold = false;
+  bool only_warm = false;
   bool json = false;
 };
 
 int Bench(DecodeFlags flags) {
   if (flags.options.model_dir.empty()) flags.options.model_dir = DefaultModelDir();
   flags.options.spine = ParseSpine(flags.spine);
+  flags.options.cold = !flags.only_warm;
+  flags.options.warm = !flags.only_cold;
   return RunBench(flags.options, flags.json, &BenchDecode);
 }
 
@@ -39,7 +43,8 @@ void AddBenchDecodeCommand(CLI::App& bench, int* status) {
       ->check(CLI::Range(1, 1024));
   command
       ->add_option("--tokens", flags->options.tokens,
-                   "Tokens that are measured at each budget (default: 6)")
+                   "Tokens that are measured at each budget (default: 6, and as many as 5 seconds "
+                   "take)")
       ->type_name("N")
       ->check(CLI::Range(1, 100));
   command
@@ -47,6 +52,13 @@ void AddBenchDecodeCommand(CLI::App& bench, int* status) {
                    "RAM budgets, from the least to all that the model can use (default: 5)")
       ->type_name("N")
       ->check(CLI::Range(2, 50));
+  command
+      ->add_option("--only", flags->options.only, "Only these of the budgets: 1,3 (default: all)")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 50));
+  CLI::Option* cold = command->add_flag("--cold", flags->only_cold, "Only past the page cache");
+  command->add_flag("--warm", flags->only_warm, "Only out of the page cache")->excludes(cold);
   command->add_flag("--json", flags->json, "One JSON object");
   command->callback([flags, status] { *status = Bench(*flags); });
 }

@@ -1,4 +1,6 @@
 // deltafin bench decode: whole tokens against the disk, the memory and the kernels of the machine.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -27,14 +29,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kEfficiencyTarget = 0.85;
+constexpr double kDemandTarget = 0.95;
 constexpr double kSameSpeed = 0.97;  // more memory may be slower by noise
-constexpr int kSessionTokens = 4;
+// Before anything is measured, experts should be there as they will be later on (all of them where
+// the budget suffices): a prompt of random tokens in one pass, then tokens one by one.
+constexpr int64_t kMostPromptTokens = 64;
 constexpr int kWarmupTokens = 3;
+// That are measured, with more tokens if need be, but no more than the context holds.
+constexpr double kLeastSeconds = 5;
+constexpr int kMostTokens = 100;
 // A token reads for seconds: what a disk gives for a moment is not what it keeps up.
 constexpr int kProbeRounds = 3;
 constexpr int kProbeSpans = 128;
 constexpr int kProbeSpansAtOnce = 16;
+constexpr int kDemandRounds = 9;
 constexpr int64_t kContext = 256;
+static_assert(kMostPromptTokens + kWarmupTokens + kMostTokens < kContext);
 // Of the memory that is free, the part that the largest budget may take.
 constexpr double kMostOfFree = 0.8;
 // Kimi K3, for the extrapolation.
@@ -43,29 +53,28 @@ constexpr int64_t kMlaLayersOfTheRelease = 24;
 constexpr int64_t kVocabOfTheRelease = 163840;
 constexpr int64_t kHiddenOfTheRelease = 7168;
 
-// The speed of the kernels by themselves, for one position of weights that are in no cache.
-struct KernelRates {
+// The memory, and the kernels by themselves for one position of weights that are in no cache.
+struct MachineRates {
+  double memory_bytes_per_second = 0;
   double spine_bytes_per_second = 0;
   double expert_bytes_per_second = 0;
   double seconds_per_kda_layer = 0;
 };
 
+// On average, as tokens are measured: what else the host of this machine does hits both.
 double SecondsOf(OperatorCase& subject) {
-  constexpr double kEnough = 0.2;
-  std::vector<double> runs;
+  constexpr double kEnough = 0.5;
   subject.Run();
-  for (double sum = 0; sum < kEnough; sum += runs.back()) {
-    const auto start = Clock::now();
-    subject.Run();
-    runs.push_back(SecondsSince(start));
-  }
-  return MedianOf(std::move(runs));
+  const auto start = Clock::now();
+  int runs = 0;
+  for (; runs == 0 || SecondsSince(start) < kEnough; ++runs) subject.Run();
+  return SecondsSince(start) / runs;
 }
 
-KernelRates MeasureKernels(ThreadPool& pool, WeightFormat spine) {
+MachineRates MeasureMachine(ThreadPool& pool, WeightArena& arena, WeightFormat spine) {
   const auto device = MakeCpuDevice(pool);
-  WeightArena arena;
-  KernelRates rates;
+  MachineRates rates;
+  rates.memory_bytes_per_second = ReadBytesPerSecond(pool);
   const auto matrix = MakeMatMulCase(*device, arena, spine, 12288, kHiddenOfTheRelease, 1);
   rates.spine_bytes_per_second = matrix->bytes() / SecondsOf(*matrix);
   const auto experts = MakeExpertCase(*device, arena, 1);
@@ -74,8 +83,48 @@ KernelRates MeasureKernels(ThreadPool& pool, WeightFormat spine) {
   return rates;
 }
 
+// Of all threads of this process, those of the kernel's that read for it among them.
+double ProcessorSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Reads with nothing else to do.
+struct DiskRates {
+  double bytes_per_second = 0;
+  double processor_seconds_per_byte = 0;
+};
+
+// What the machine gave around one measurement.
+struct Limits {
+  MachineRates machine;
+  DiskRates disk;
+};
+
+Limits MeanOf(const Limits& a, const Limits& b) {
+  const auto mean = [](double x, double y) { return (x + y) / 2; };
+  return {
+      {mean(a.machine.memory_bytes_per_second, b.machine.memory_bytes_per_second),
+       mean(a.machine.spine_bytes_per_second, b.machine.spine_bytes_per_second),
+       mean(a.machine.expert_bytes_per_second, b.machine.expert_bytes_per_second),
+       mean(a.machine.seconds_per_kda_layer, b.machine.seconds_per_kda_layer)},
+      {mean(a.disk.bytes_per_second, b.disk.bytes_per_second),
+       mean(a.disk.processor_seconds_per_byte, b.disk.processor_seconds_per_byte)},
+  };
+}
+
+// Of a budget, without what this program needs in addition for its own measurements.
+double GibibytesOf(uint64_t budget) {
+  return static_cast<double>(static_cast<int64_t>(budget) - 2 * kColdBytes) / (1 << 30);
+}
+
 // What one token takes on average.
 struct Decoded {
+  Limits limits;
   double seconds = 0;
   double bytes_read = 0;
   double weight_bytes = 0;  // that the computation went through
@@ -105,20 +154,14 @@ class DecodeBench {
   }
 
   BenchReport Run() {
-    memory_rate_ = ReadBytesPerSecondOnce(pool_);
-    kernels_ = MeasureKernels(pool_, format_);
     report_.machine = DescribeMachine();
-    report_.notes.push_back(
-        format("limits of this run: memory {:.1f} GB/s; kernels {:.1f} GB/s of {} spine, {:.1f} of "
-               "experts, {:.2f} ms for a KDA state",
-               memory_rate_ / 1e9, kernels_.spine_bytes_per_second / 1e9,
-               format_ == WeightFormat::kInt8 ? "int8" : "bf16",
-               kernels_.expert_bytes_per_second / 1e9, kernels_.seconds_per_kda_layer * 1e3));
+    MeasureMachine(pool_, arena_, format_);  // takes its memory, before budgets are chosen
     const std::vector<uint64_t> budgets = Budgets();
-    for (const bool warm : {false, true}) {
-      if (warm && !FillPageCache(budgets.back())) continue;
-      RunBudgets(budgets, warm);
+    if (options_.cold) {
+      MeasureDemand();
+      RunBudgets(budgets, false);
     }
+    if (options_.warm && FillPageCache(budgets.back())) RunBudgets(budgets, true);
     return std::move(report_);
   }
 
@@ -172,8 +215,15 @@ class DecodeBench {
     }
     std::vector<uint64_t> budgets;
     const auto last = static_cast<uint64_t>(options_.budgets - 1);
-    for (uint64_t i = 0; i <= last; ++i) budgets.push_back(least + (most - least) / last * i);
+    for (uint64_t i = 0; i <= last; ++i) {
+      if (IsChosen(static_cast<int>(i) + 1)) budgets.push_back(least + (most - least) / last * i);
+    }
     return budgets;
+  }
+
+  bool IsChosen(int number) const {
+    const std::vector<int>& only = options_.only;
+    return only.empty() || std::find(only.begin(), only.end(), number) != only.end();
   }
 
   EngineParts Parts(bool warm) const {
@@ -203,44 +253,76 @@ class DecodeBench {
     return true;
   }
 
-  // The same queue, with nothing to do but reads of the experts' size, always enough at once.
-  double DiskRate(bool warm) {
+  DiskProbe MakeProbe() {
     DiskProbe probe(files_, std::max<uint64_t>(checkpoint_->expert_bytes(), 1 << 16), ++seed_);
     if (!probe.has_data()) {
       throw Error(ErrorCode::kNotFound,
                   format("{}: nothing of it is on the disk: decoding it measures nothing",
                          options_.model_dir));
     }
+    return probe;
+  }
+
+  // The same queue, with nothing to do but reads of the experts' size, always enough at once.
+  DiskRates MeasureDisk(bool warm) {
+    DiskProbe probe = MakeProbe();
     if (warm) probe.KeepPageCache();
     const auto queue = MakeReadQueues(ReadsOf(warm));
+    const double bytes = static_cast<double>(probe.span_bytes()) * kProbeSpans;
     std::vector<double> rates;
+    const double processor_before = ProcessorSeconds();
     for (int round = 0; round < kProbeRounds; ++round) {
-      rates.push_back(static_cast<double>(probe.span_bytes()) * kProbeSpans /
-                      probe.Read(*queue, kProbeSpans, kProbeSpansAtOnce));
+      rates.push_back(bytes / probe.Read(*queue, kProbeSpans, kProbeSpansAtOnce));
     }
-    return MedianOf(std::move(rates));
+    return {MedianOf(std::move(rates)),
+            (ProcessorSeconds() - processor_before) / (kProbeRounds * bytes)};
+  }
+
+  Limits MeasureLimits(bool warm) {
+    return {MeasureMachine(pool_, arena_, format_), MeasureDisk(warm)};
+  }
+
+  // The experts of a layer all at once, until the last one is there, against reads without end.
+  void MeasureDemand() {
+    DiskProbe probe = MakeProbe();
+    const auto queue = MakeReadQueues(ReadsOf(false));
+    const auto picks = static_cast<int>(checkpoint_->config().experts_per_token);
+    std::vector<double> parts;
+    for (int round = 0; round < kDemandRounds; ++round) {
+      const double demand = probe.Read(*queue, picks, picks) / picks;
+      parts.push_back(probe.Read(*queue, kProbeSpans, kProbeSpansAtOnce) / kProbeSpans / demand);
+    }
+    Target(format("{} spans demanded at once, part of the disk's best rate", picks), kDemandTarget,
+           MedianOf(std::move(parts)));
   }
 
   Decoded Decode(uint64_t ram_bytes, bool warm) {
     EngineImpl engine(OptionsOf(ram_bytes), Parts(warm));
     const auto session = engine.NewSession();
     std::mt19937 random(7);
-    std::vector<TokenId> prompt;
-    for (int i = 0; i < kSessionTokens; ++i) {
-      prompt.push_back(
-          static_cast<TokenId>(random() % static_cast<uint32_t>(engine.info().vocab_size)));
+    std::vector<TokenId> prompt(
+        static_cast<size_t>(std::min(engine.max_positions(), kMostPromptTokens)));
+    for (TokenId& token : prompt) {
+      token = static_cast<TokenId>(random() % static_cast<uint32_t>(engine.info().vocab_size));
     }
     GenerateOptions generate;
     generate.stop_at_stop_tokens = false;
     generate.max_new_tokens = kWarmupTokens;
     session->Generate(prompt, generate);
+    // With the engine open: memory that it gives back keeps the system busy for a while.
+    const Limits limits_before = MeasureLimits(warm);
+    generate.max_new_tokens = 1;
+    session->Generate({}, generate);  // of which much has been read meanwhile
     const EngineCounters before = engine.counters();
     const uint64_t experts_before = engine.expert_counters().requested;
     const auto start = Clock::now();
-    generate.max_new_tokens = options_.tokens;
-    session->Generate({}, generate);
+    int tokens = 0;
+    while (tokens < options_.tokens ||
+           (tokens < kMostTokens && SecondsSince(start) < kLeastSeconds)) {
+      session->Generate({}, generate);
+      ++tokens;
+    }
     Decoded decoded;
-    const double tokens = options_.tokens;
     decoded.seconds = SecondsSince(start) / tokens;
     const EngineCounters counters = engine.counters() - before;
     decoded.bytes_read = static_cast<double>(counters.bytes_read()) / tokens;
@@ -250,6 +332,7 @@ class DecodeBench {
     decoded.weight_bytes = static_cast<double>(spine_bytes_) + decoded.expert_bytes;
     decoded.spine_wait = counters.phase_seconds(Phase::kSpineWait) / tokens;
     decoded.expert_wait = counters.phase_seconds(Phase::kExpertWait) / tokens;
+    decoded.limits = MeanOf(limits_before, MeasureLimits(warm));
     return decoded;
   }
 
@@ -259,10 +342,8 @@ class DecodeBench {
     double never_slower = 1;
     double last_seconds = 0;
     for (const uint64_t budget : budgets) {
-      const double rate_before = DiskRate(warm);
       const Decoded decoded = Decode(budget, warm);
-      const double disk_rate = (rate_before + DiskRate(warm)) / 2;
-      const BenchResult result = ResultOf(name, budget, decoded, disk_rate);
+      const BenchResult result = ResultOf(name, budget, decoded);
       report_.results.push_back(result);
       if (options_.on_result) options_.on_result(result);
       worst = std::min(worst, *result.ratio);
@@ -274,38 +355,44 @@ class DecodeBench {
     }
     Target(format("decode efficiency, {}, least of {} budgets", name, budgets.size()),
            kEfficiencyTarget, worst);
-    Target(format("decode, {}: more RAM is never slower", name), kSameSpeed, never_slower);
+    if (budgets.size() > 1) {
+      Target(format("decode, {}: more RAM is never slower", name), kSameSpeed, never_slower);
+    }
   }
 
-  BenchResult ResultOf(const char* name, uint64_t budget, const Decoded& decoded,
-                       double disk_rate) const {
+  BenchResult ResultOf(const char* name, uint64_t budget, const Decoded& decoded) const {
     const ModelConfig& config = checkpoint_->config();
     const double kda_layers = static_cast<double>(config.num_layers - config.num_mla_layers());
-    const double disk = decoded.bytes_read / disk_rate;
-    const double memory = decoded.weight_bytes / memory_rate_;
-    const double compute = static_cast<double>(spine_bytes_) / kernels_.spine_bytes_per_second +
-                           decoded.expert_bytes / kernels_.expert_bytes_per_second +
-                           kda_layers * kernels_.seconds_per_kda_layer;
+    const MachineRates& machine = decoded.limits.machine;
+    const DiskRates& disk_rates = decoded.limits.disk;
+    const double disk = decoded.bytes_read / disk_rates.bytes_per_second;
+    const double memory = decoded.weight_bytes / machine.memory_bytes_per_second;
+    const double kernels = static_cast<double>(spine_bytes_) / machine.spine_bytes_per_second +
+                           decoded.expert_bytes / machine.expert_bytes_per_second +
+                           kda_layers * machine.seconds_per_kda_layer;
+    const double reading =
+        decoded.bytes_read * disk_rates.processor_seconds_per_byte / pool_.num_threads();
+    const double processors = kernels + reading;
     BenchResult result;
     result.op = format("decode {}", name);
     result.format = format_ == WeightFormat::kInt8 ? "int8 spine" : "bf16 spine";
-    result.shape =
-        format("{} layers, {:.2f} GiB", config.num_layers, static_cast<double>(budget) / (1 << 30));
+    result.shape = format("{} layers, {:.2f} GiB", config.num_layers, GibibytesOf(budget));
     result.positions = 1;
-    result.threads = pool_.num_threads();
     result.seconds = decoded.seconds;
-    result.bound = disk >= std::max(memory, compute) ? "disk"
-                   : memory >= compute               ? "read bandwidth"
-                                                     : "kernels";
-    const double bytes = result.bound == "disk" ? decoded.bytes_read : decoded.weight_bytes;
-    const double least = std::max({disk, memory, compute});
+    const double least = std::max({disk, memory, processors});
+    result.bound = least == disk ? "disk" : least == memory ? "memory" : "processors";
+    const double bytes = least == disk ? decoded.bytes_read : decoded.weight_bytes;
     result.gb_per_s = bytes / decoded.seconds / 1e9;
     result.limit = bytes / least / 1e9;
     result.ratio = least / decoded.seconds;
     result.bound += format(
-        " ({:.2f} GB read; seconds: disk {:.3f}, memory {:.3f}, kernels {:.3f}, "
-        "waited for spine {:.3f}, experts {:.3f})",
-        decoded.bytes_read / 1e9, disk, memory, compute, decoded.spine_wait, decoded.expert_wait);
+        " ({:.2f} GB read; seconds: disk {:.3f}, memory {:.3f}, kernels {:.3f} + reading {:.3f}, "
+        "waited for spine {:.3f}, experts {:.3f}; GB/s: disk {:.2f}, memory {:.1f}, spine {:.1f}, "
+        "experts {:.1f})",
+        decoded.bytes_read / 1e9, disk, memory, kernels, reading, decoded.spine_wait,
+        decoded.expert_wait, disk_rates.bytes_per_second / 1e9,
+        machine.memory_bytes_per_second / 1e9, machine.spine_bytes_per_second / 1e9,
+        machine.expert_bytes_per_second / 1e9);
     return result;
   }
 
@@ -340,7 +427,7 @@ class DecodeBench {
         format("extrapolated, not measured: 93 layers take {:.1f} GB of weights a token, which at "
                "the speed of the budget of {:.2f} GiB ({:.0f} % of the weights read from disk) is "
                "{:.1f} s a token",
-               release_bytes_ / 1e9, static_cast<double>(budget) / (1 << 30),
+               release_bytes_ / 1e9, GibibytesOf(budget),
                100 * decoded.bytes_read / decoded.weight_bytes, seconds));
   }
 
@@ -357,8 +444,7 @@ class DecodeBench {
   WeightFormat format_ = WeightFormat::kBf16;
   uint64_t spine_bytes_ = 0;
   double release_bytes_ = 0;
-  double memory_rate_ = 0;
-  KernelRates kernels_;
+  WeightArena arena_;
   uint64_t seed_ = 0;
   BenchReport report_;
 };
@@ -370,6 +456,12 @@ BenchReport BenchDecode(const DecodeBenchOptions& options) {
     throw Error(ErrorCode::kInvalidArgument,
                 format("bench decode: expected at least 1 token and 2 budgets, got {} and {}",
                        options.tokens, options.budgets));
+  }
+  for (const int number : options.only) {
+    if (1 <= number && number <= options.budgets) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        format("bench decode: expected budgets from 1 to {}, got {}", options.budgets, number));
   }
   return DecodeBench(options).Run();
 }

@@ -52,6 +52,30 @@ SpinePieces::SpinePieces(const SpineSource& source, uint64_t piece_bytes) {
   begins_.push_back(pieces_.size());
 }
 
+SpinePieces SpinePieces::Joined(const std::vector<bool>& resident,
+                                std::vector<size_t>* first) const {
+  DF_CHECK(resident.size() == pieces_.size());
+  SpinePieces joined = *this;
+  joined.pieces_.clear();
+  joined.begins_.clear();
+  first->clear();
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const SpinePiece& piece = pieces_[i];
+    const bool goes_on =
+        piece.first_row > 0 && resident[i - 1] && resident[i] && i - first->back() < kMostJoined;
+    if (goes_on) {
+      joined.pieces_.back().num_rows += piece.num_rows;
+      joined.pieces_.back().bytes += piece.bytes;
+      continue;
+    }
+    while (std::ssize(joined.begins_) <= piece.layer) joined.begins_.push_back(first->size());
+    joined.pieces_.push_back(piece);
+    first->push_back(i);
+  }
+  joined.begins_.push_back(first->size());
+  return joined;
+}
+
 uint64_t SpinePieces::UsualPieceBytes(const SpineSource& source) {
   uint64_t largest = 0;
   for (const StoredLayer& layer : source.layers) {

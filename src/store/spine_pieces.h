@@ -31,6 +31,12 @@ class SpinePieces {
   // Pieces of at most `piece_bytes`, and of one row at least.
   SpinePieces(const SpineSource& source, uint64_t piece_bytes);
 
+  // The same with neighbours in a matrix joined, up to kMostJoined of them, where both are
+  // resident: they need no room in a ring, and longer pieces compute faster (docs/performance.md).
+  // `first` gets for each new piece the first one that it is made of.
+  SpinePieces Joined(const std::vector<bool>& resident, std::vector<size_t>* first) const;
+  static constexpr size_t kMostJoined = 8;
+
   // Large enough for a disk to be at its best, small enough that many fit a small ring: 8 MiB for
   // the release, a sixteenth of the largest matrix for small models.
   static uint64_t UsualPieceBytes(const SpineSource& source);
@@ -50,7 +56,7 @@ class SpinePieces {
   std::vector<size_t> ResidentOrder() const;
   // Of the buffer for the matrix that is used whole; 0 when there is none.
   uint64_t WholeBytes() const { return whole_bytes_; }
-  // Of the largest piece in the ring, and of all of them.
+  // Of the largest piece in the ring, and of all of them, before any were joined.
   uint64_t LargestRingBytes() const { return largest_ring_bytes_; }
   uint64_t TotalRingBytes() const { return total_ring_bytes_; }
 

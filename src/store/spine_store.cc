@@ -36,19 +36,35 @@ AlignedBuffer<float> ReadScales(const Checkpoint& checkpoint, const StoredLayer&
   return scales;
 }
 
+// The pieces of the options, with resident neighbours joined.
+struct SpineCut {
+  SpineCut(const SpineSource& source, const SpineStoreOptions& options)
+      : pieces(SpinePieces(source, options.piece_bytes).Joined(options.resident, &first)) {
+    for (const size_t i : first) {
+      resident.push_back(options.resident[i]);
+      kept.push_back(!options.kept.empty() && options.kept[i]);
+    }
+  }
+
+  std::vector<size_t> first;
+  SpinePieces pieces;
+  std::vector<bool> resident;
+  std::vector<bool> kept;
+};
+
 class StreamedSpineStore final : public SpineStore, private WeightOrigin {
  public:
-  StreamedSpineStore(const Checkpoint& checkpoint, SpineSource source, ReadQueue& queue,
-                     const SpineStoreOptions& options)
+  StreamedSpineStore(const Checkpoint& checkpoint, SpineSource source, SpineCut cut,
+                     ReadQueue& queue, const SpineStoreOptions& options)
       : checkpoint_(checkpoint),
         source_(std::move(source)),
         tables_(source_.layers.size()),
         verified_(source_.layers.size()),
         clock_(options.clock),
-        kept_(options.kept),
+        kept_(std::move(cut.kept)),
         keeper_(options.keeper),
-        stream_(SpinePieces(source_, options.piece_bytes), options.resident, options.ring_bytes,
-                queue, options.clock) {
+        stream_(std::move(cut.pieces), std::move(cut.resident), options.ring_bytes, queue,
+                options.clock) {
     for (size_t layer = 0; layer < verified_.size(); ++layer) {
       for (const StoredMatrix& matrix : source_.layers[layer].matrices) {
         verified_[layer].push_back(!matrix.hash);
@@ -166,7 +182,7 @@ class StreamedSpineStore final : public SpineStore, private WeightOrigin {
   Xxh3Stream hash_;
   bool is_leased_ = false;
   PhaseClock* const clock_;
-  const std::vector<bool> kept_;  // of each piece; empty: none
+  const std::vector<bool> kept_;  // of each piece
   WeightKeeper* const keeper_;
   std::atomic<uint64_t> table_bytes_ = 0;
   std::atomic<uint64_t> embedding_bytes_ = 0;
@@ -232,7 +248,9 @@ std::unique_ptr<SpineLease> StreamedSpineStore::Acquire(int64_t layer) {
 
 std::unique_ptr<SpineStore> MakeSpineStore(const Checkpoint& checkpoint, SpineSource source,
                                            ReadQueue& queue, const SpineStoreOptions& options) {
-  return std::make_unique<StreamedSpineStore>(checkpoint, std::move(source), queue, options);
+  SpineCut cut(source, options);
+  return std::make_unique<StreamedSpineStore>(checkpoint, std::move(source), std::move(cut), queue,
+                                              options);
 }
 
 SpineStoreOptions AllResident(const SpineSource& source) {

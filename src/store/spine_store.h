@@ -67,8 +67,9 @@ class SpineStore {
 };
 
 struct SpineStoreOptions {
-  uint64_t piece_bytes = 0;     // cuts the spine into pieces (SpinePieces)
-  std::vector<bool> resident;   // of each piece: kept in RAM after its first use
+  uint64_t piece_bytes = 0;  // cuts the spine into pieces (SpinePieces)
+  // Of each piece: kept in RAM after its first use. Neighbours are read and handed out together.
+  std::vector<bool> resident;
   uint64_t ring_bytes = 0;      // for the others; at least SpinePieces::LargestRingBytes
   PhaseClock* clock = nullptr;  // hears of waits
   // Of each piece: has an id, and is not read again while `keeper` holds it. Never a resident or a

@@ -101,7 +101,13 @@ class SpineStoreTest : public testing::TestWithParam<std::string> {
     }
   }
 
-  void CheckMatrix(SpineLease& lease, const MatrixSpec& spec, uint64_t piece_bytes) {
+  static uint64_t LongestPiece(const SpineStoreOptions& options) {
+    const std::vector<bool>& resident = options.resident;
+    const bool joins = std::find(resident.begin(), resident.end(), true) != resident.end();
+    return (joins ? SpinePieces::kMostJoined : 1) * options.piece_bytes;
+  }
+
+  void CheckMatrix(SpineLease& lease, const MatrixSpec& spec, const SpineStoreOptions& options) {
     const std::string& expected = truth_.at(spec.tensor.name).bytes;
     if (spec.id == SpineMatrix::kKvbProj) {
       const Matrix whole = lease.Whole(spec.id);
@@ -117,7 +123,7 @@ class SpineStoreTest : public testing::TestWithParam<std::string> {
       const size_t begin = static_cast<size_t>(first_row * rows.row_bytes());
       const size_t bytes = static_cast<size_t>(rows.rows * rows.row_bytes());
       if (spec.id != SpineMatrix::kRouter && rows.rows > 1) {
-        ASSERT_LE(bytes, piece_bytes);
+        ASSERT_LE(bytes, LongestPiece(options));
       }
       ASSERT_LE(begin + bytes, expected.size());
       const std::byte* const data = rows.id != 0 ? keeper_.Use(rows) : rows.data;
@@ -144,7 +150,7 @@ TEST_P(SpineStoreTest, HandsOutTheTensorsOfTheFiles) {
         const auto lease = store->Acquire(layer);
         CheckVectors(*lease, layer);
         for (const MatrixSpec& spec : LayoutOfSpine(checkpoint_->config(), layer).matrices) {
-          CheckMatrix(*lease, spec, options.piece_bytes);
+          CheckMatrix(*lease, spec, options);
         }
       }
     }
@@ -188,7 +194,7 @@ TEST_P(SpineStoreTest, WhatTheKeeperHoldsIsReadOnce) {
     for (int64_t layer = 0; layer <= num_layers(); ++layer) {
       const auto lease = store->Acquire(layer);
       for (const MatrixSpec& spec : LayoutOfSpine(checkpoint_->config(), layer).matrices) {
-        CheckMatrix(*lease, spec, options.piece_bytes);
+        CheckMatrix(*lease, spec, options);
       }
     }
   };
@@ -214,6 +220,24 @@ TEST_P(SpineStoreTest, WhatTheKeeperHoldsIsReadOnce) {
   EXPECT_EQ(keeper_.origin(), nullptr);
 }
 
+// Neighbours that stay in RAM are handed out together, eight at most.
+TEST_P(SpineStoreTest, ResidentNeighboursAreOne) {
+  SpineStoreOptions options = Streamed(1);  // a row each
+  const SpinePieces pieces(ReleasedSpine(*checkpoint_), options.piece_bytes);
+  const SpineMatrix id = LayoutOfSpine(checkpoint_->config(), 0).matrices[0].id;
+  const auto rows = static_cast<int64_t>(pieces.begin(0, 1));
+  ASSERT_GT(rows, 30);
+  for (int64_t i = 0; i < rows; ++i) options.resident[static_cast<size_t>(i)] = i != 3 && i != 13;
+  const auto store = Make(options);
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<int64_t> got;
+    store->Acquire(0)->ForEachPiece(
+        id, [&](int64_t, const Matrix& piece) { got.push_back(piece.rows); });
+    got.resize(7);
+    EXPECT_THAT(got, testing::ElementsAre(3, 1, 8, 1, 1, 8, 8));
+  }
+}
+
 // With a ring that holds everything, the next pass is read while nobody asks.
 TEST_P(SpineStoreTest, StreamedLayersAreReadAhead) {
   const SpineSource source = ReleasedSpine(*checkpoint_);
@@ -232,7 +256,7 @@ TEST_P(SpineStoreTest, StreamedLayersAreReadAhead) {
   }
   ASSERT_EQ(reads_of_first, 2);
   const auto lease = store->Acquire(0);
-  CheckMatrix(*lease, LayoutOfSpine(checkpoint_->config(), 0).matrices[0], options.piece_bytes);
+  CheckMatrix(*lease, LayoutOfSpine(checkpoint_->config(), 0).matrices[0], options);
   EXPECT_EQ(reads_of_first, 2);
   fs_.set_hook(nullptr);
 }
@@ -265,7 +289,7 @@ TEST_P(SpineStoreTest, AFailedReadCanBeTriedAgain) {
       const int64_t layer = (fail_at + 4) % 4;
       const auto lease = store->Acquire(layer);
       for (const MatrixSpec& spec : LayoutOfSpine(checkpoint_->config(), layer).matrices) {
-        CheckMatrix(*lease, spec, options.piece_bytes);
+        CheckMatrix(*lease, spec, options);
       }
     }
   }
@@ -312,8 +336,8 @@ TEST_P(SpineStoreTest, AnyPlanAndAnyOrderGiveTheSameBytes) {
         for (const MatrixSpec& spec : LayoutOfSpine(checkpoint_->config(), layer).matrices) {
           if (random() % 20 == 0) break;     // the rest of the layer is not used
           if (random() % 20 == 0) continue;  // nor this matrix
-          CheckMatrix(*lease, spec, options.piece_bytes);
-          if (random() % 30 == 0) CheckMatrix(*lease, spec, options.piece_bytes);
+          CheckMatrix(*lease, spec, options);
+          if (random() % 30 == 0) CheckMatrix(*lease, spec, options);
         }
       } catch (const Error& e) {
         EXPECT_THAT(e.what(), testing::EndsWith(": injected"));

@@ -197,17 +197,30 @@ TEST(TraceSimulation, NoPolicyBeatsTheOptimumAndFullSlotsAllTie) {
   EXPECT_THAT(SimulateTrace(trace).slots, ElementsAre(3, 6, 9, 12, 18, 24, 48, 96));
 }
 
+// The table of docs/experts.md, in tenths of a percent.
 TEST(TraceSimulation, PublishedTraceOfK3) {
   SHARED_OR_SKIP(path, "fixtures/expert_trace.bin");
   const RouterTrace trace = ReadRouterTrace(path);
   EXPECT_EQ(trace.num_steps, 68);
   EXPECT_EQ(trace.picks.size(), size_t{68} * 92);
-  const TraceReport report = AnalyseTrace(trace, 896);
-  EXPECT_DOUBLE_EQ(report.picks_per_step, 1472);
-  const TraceSimulation simulation = SimulateTrace(trace, std::vector<int64_t>{1104});
-  // A global LRU smaller than a token's working set keeps nothing until it is needed again.
-  EXPECT_LT(simulation.policies[1].hit_rates[0], 0.001);
-  EXPECT_GT(simulation.policies[0].hit_rates[0], 0.02);
+  EXPECT_DOUBLE_EQ(AnalyseTrace(trace, 896).picks_per_step, 1472);
+  const TraceSimulation simulation = SimulateTrace(trace);
+  EXPECT_THAT(simulation.slots, ElementsAre(368, 736, 1104, 1472, 2208, 2944, 5888, 11776));
+  const std::pair<const char*, std::vector<int>> expected[] = {
+      {"next use", {118, 198, 265, 319, 392, 443, 618, 900}},
+      {"LRU", {0, 0, 0, 280, 285, 340, 465, 900}},
+      {"LRU per layer", {38, 96, 175, 275, 318, 347, 496, 900}},
+      {"LFU, decayed", {110, 189, 241, 299, 407, 461, 635, 900}},
+      {"optimum", {205, 326, 391, 439, 512, 568, 772, 900}}};
+  ASSERT_EQ(simulation.policies.size(), std::size(expected));
+  for (size_t i = 0; i < simulation.policies.size(); ++i) {
+    EXPECT_EQ(simulation.policies[i].name, expected[i].first);
+    std::vector<int> tenths;
+    for (const double rate : simulation.policies[i].hit_rates) {
+      tenths.push_back(static_cast<int>(std::lround(1000 * rate)));
+    }
+    EXPECT_EQ(tenths, expected[i].second) << expected[i].first;
+  }
 }
 
 TEST(HeatMap, HasEveryUsedCellOnce) {
