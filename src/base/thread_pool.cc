@@ -25,22 +25,30 @@ void CpuRelax() {
 #endif
 }
 
-// Operators follow each other within microseconds, a sleeping thread needs 5 to 50 to wake: so a
-// thread looks for a moment before it sleeps. No longer, because it may be in the way of the very
-// thread that it waits for (another process on one of two cores).
+using Clock = std::chrono::steady_clock;
+
+// Operators follow each other within microseconds, a sleeping thread needs 5 to 50 to wake, and to
+// wake it takes 2 to 20 of the caller's (the most in a virtual machine): so a thread looks for a
+// moment before it sleeps. No longer, because it may be in the way of the very thread that it waits
+// for (another process on one of two cores) ...
 constexpr std::chrono::microseconds kSpin{5};
+// ... unless the last loop came within so long: then it waits for the next one as long, and lets
+// others go first.
+constexpr std::chrono::microseconds kLongSpin{100};
 
 // True as soon as `ready()`; false when the moment is over.
 template <class Ready>
-bool SpinUntil(Ready ready) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
+bool SpinUntil(Ready ready, std::chrono::microseconds moment) {
+  const Clock::time_point start = Clock::now();
+  for (;;) {
     for (int i = 0; i < 16; ++i) {
       if (ready()) return true;
       CpuRelax();
     }
-  } while (std::chrono::steady_clock::now() < end);
-  return false;
+    const Clock::duration spent = Clock::now() - start;
+    if (spent >= moment) return false;
+    if (spent >= kSpin) std::this_thread::yield();
+  }
 }
 
 }  // namespace
@@ -65,6 +73,7 @@ class ThreadPool::Impl {
   ~Impl() { Stop(); }
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+  bool AllAwake() const { return asleep_.load(std::memory_order_relaxed) == 0; }
 
   void Run(int64_t count, int64_t grain, const Body& body) noexcept {
     const int64_t chunks = (count - 1) / grain + 1;
@@ -110,7 +119,7 @@ class ThreadPool::Impl {
 
   void WaitUntilFinished() {
     const auto finished = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
-    if (SpinUntil(finished)) return;
+    if (SpinUntil(finished, kSpin)) return;
     for (uint32_t left = unfinished_.load(std::memory_order_acquire); left != 0;
          left = unfinished_.load(std::memory_order_acquire)) {
       unfinished_.wait(left, std::memory_order_acquire);
@@ -119,9 +128,16 @@ class ThreadPool::Impl {
 
   void Work() noexcept {
     uint32_t seen = 0;
+    auto moment = kSpin;
     while (true) {
       const auto woken = [&] { return wake_.load(std::memory_order_acquire) != seen; };
-      if (!SpinUntil(woken)) wake_.wait(seen, std::memory_order_acquire);
+      const Clock::time_point start = Clock::now();
+      if (!SpinUntil(woken, moment)) {
+        asleep_.fetch_add(1, std::memory_order_relaxed);
+        wake_.wait(seen, std::memory_order_acquire);
+        asleep_.fetch_sub(1, std::memory_order_relaxed);
+      }
+      moment = Clock::now() - start <= kLongSpin ? kLongSpin : kSpin;
       seen = wake_.load(std::memory_order_acquire);
       if (stop_.load(std::memory_order_relaxed)) return;
       WorkOnChunks();
@@ -145,12 +161,14 @@ class ThreadPool::Impl {
   alignas(64) std::atomic<uint32_t> unclaimed_{0};
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   alignas(64) std::atomic<uint32_t> wake_{0};
+  std::atomic<int> asleep_{0};  // workers
 };
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
 ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::num_threads() const { return impl_->num_threads(); }
+bool ThreadPool::AllAwake() const { return impl_->AllAwake(); }
 
 void ThreadPool::ParallelFor(int64_t count, int64_t grain, const Body& body) noexcept {
   DF_CHECK(grain >= 1);

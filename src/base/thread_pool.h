@@ -18,6 +18,9 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const;
+  // Whether every worker looks for work at this moment: one microsecond hands it a piece, where one
+  // that sleeps takes tens to wake. A hint: it may be over.
+  bool AllAwake() const;
 
   // Calls body(begin, end) for disjoint ranges that cover [0, count) once, each but the last a
   // multiple of `grain` long and starting at a multiple of it. How the ranges are cut may differ

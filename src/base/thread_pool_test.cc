@@ -97,6 +97,32 @@ TEST(ThreadPoolTest, WakesWorkersThatWentToSleep) {
   }
 }
 
+TEST(ThreadPoolTest, KnowsWhetherItsWorkersAreAwake) {
+  EXPECT_TRUE(ThreadPool(1).AllAwake());  // it has none
+  ThreadPool pool(2);
+  const auto wait_until_asleep = [&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (pool.AllAwake() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return !pool.AllAwake();
+  };
+  for (int round = 0; round < 5; ++round) {
+    EXPECT_TRUE(wait_until_asleep());
+    std::atomic<int> inside{0};
+    std::atomic<int> awake{0};
+    std::atomic<int> looked{0};
+    pool.ParallelFor(2, 1, [&](int64_t, int64_t) {
+      ++inside;
+      while (inside < 2) std::this_thread::yield();
+      awake += pool.AllAwake();
+      ++looked;
+      while (looked < 2) std::this_thread::yield();  // who leaves may be asleep at once
+    });
+    EXPECT_EQ(awake, 2);
+  }
+}
+
 TEST(ThreadPoolTest, DoesNotAllocate) {
   ThreadPool pool(3);
   int64_t a[64] = {};

@@ -8,16 +8,18 @@
 namespace deltafin {
 namespace {
 
-// A piece of work shorter than this is not worth another thread: handing one over takes about 5 us.
-constexpr double kPieceNs = 10000.0;
+// A piece of work shorter than this is not worth another thread, if it looks for work or if it has
+// to be woken (thread_pool.cc).
+constexpr double kPieceNs = 3000.0;
+constexpr double kPieceNsAsleep = 30000.0;
 // More pieces than threads, because another process may slow one of them down; not many more,
 // because each piece starts without prefetched weights.
 constexpr int64_t kPiecesPerThread = 32;
 
-// Rough costs on one core, for choosing pieces only: 20 GB/s of weights, 200 GFLOPS.
-double MatMulRowNs(const Matrix& w, int64_t n) {
+// Rough costs on one core, for choosing pieces only: 20 GB/s of weights.
+double MatMulRowNs(const Matrix& w, int64_t n, double fma_ns) {
   const auto bytes = static_cast<double>(w.row_bytes());
-  return std::max(0.05 * bytes, 0.01 * static_cast<double>(w.cols * n));
+  return std::max(0.05 * bytes, fma_ns * static_cast<double>(w.cols * n));
 }
 
 }  // namespace
@@ -34,7 +36,8 @@ std::string FastDevice::Describe() const {
 }
 
 int64_t FastDevice::Grain(int64_t count, int64_t unit, double ns_per_item) const {
-  const double worthwhile = std::ceil(kPieceNs / std::max(ns_per_item, 1e-3));
+  const double piece_ns = pool().AllAwake() ? kPieceNs : kPieceNsAsleep;
+  const double worthwhile = std::ceil(piece_ns / std::max(ns_per_item, 1e-3));
   if (worthwhile >= static_cast<double>(count)) return std::max<int64_t>(count, 1);
   const int64_t even = count / (kPiecesPerThread * pool().num_threads());
   return RoundUpTo(std::max({static_cast<int64_t>(worthwhile), even, int64_t{1}}), unit);
@@ -84,7 +87,7 @@ void FastDevice::MatMulBlock(const Matrix& w, const RowsOf<const float>& x, cons
   scratch_.Reserve(n <= kernels_.stream_positions ? 0 : kMatMulScratch);
   const int64_t scale_bytes = w.format == WeightFormat::kInt8 ? 4 : w.cols / kMxBlock;
   const int64_t unit = n <= kernels_.stream_positions ? kLanes : kPanelRows;
-  Parallel(w.rows, unit, MatMulRowNs(w, n), [&](int64_t begin, int64_t end) {
+  Parallel(w.rows, unit, MatMulRowNs(w, n, kernels_.fma_ns), [&](int64_t begin, int64_t end) {
     const ThreadScratch::Lease scratch(scratch_);
     MatMulJob job;
     job.format = w.format;

@@ -38,7 +38,8 @@ void FastDevice::MlaAbsorbQuery(float* out, const Matrix& kv_b, const float* q, 
   scratch_.Reserve(AbsorbScratch(shape.nope_dim, shape.kv_lora));
   const int64_t q_stride = shape.num_heads * shape.query_dim();
   const int64_t out_stride = shape.num_heads * shape.latent_dim();
-  const double ns = 0.02 * static_cast<double>(shape.nope_dim * shape.kv_lora * (n + 4));
+  const double ns =
+      2 * kernels_.fma_ns * static_cast<double>(shape.nope_dim * shape.kv_lora * (n + 4));
   Parallel(shape.num_heads, 1, ns, [&](int64_t begin, int64_t end) {
     const ThreadScratch::Lease scratch(scratch_);
     for (int64_t head = begin; head < end; ++head) {
@@ -167,8 +168,8 @@ void FastDevice::AttendWave(const AttentionWave& wave) {
     kernels_.attend_segment(job, scratch);
   };
   const int64_t tokens = std::min(kSegmentTokens, wave.first_position + wave.positions);
-  const double ns =
-      0.015 * static_cast<double>((latent + wave.shape.kv_lora) * tokens * part_heads);
+  const double ns = 1.5 * kernels_.fma_ns *
+                    static_cast<double>((latent + wave.shape.kv_lora) * tokens * part_heads);
   Parallel(units * num_parts, 1, ns, [&](int64_t begin, int64_t end) {
     const ThreadScratch::Lease scratch(scratch_);
     for (int64_t unit = begin; unit < end; ++unit) attend(unit, scratch.data());
@@ -225,7 +226,8 @@ void FastDevice::MlaExpandValue(float* out, const Matrix& kv_b, const float* o, 
     job.y = {out + p * out_stride + head * shape.v_dim, out_stride, nullptr};
     kernels_.matmul(job, scratch);
   };
-  const double ns = 0.02 * static_cast<double>(shape.v_dim * shape.kv_lora * (n + 4));
+  const double ns =
+      2 * kernels_.fma_ns * static_cast<double>(shape.v_dim * shape.kv_lora * (n + 4));
   Parallel(shape.num_heads, 1, ns, [&](int64_t begin, int64_t end) {
     const ThreadScratch::Lease scratch(scratch_);
     for (int64_t head = begin; head < end; ++head) {

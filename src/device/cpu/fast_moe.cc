@@ -142,7 +142,7 @@ void FastDevice::RunExperts(float* y, int64_t latent, int64_t hidden_rows, SituP
     }
     const auto pieces = static_cast<double>(expert_pieces_.size());
     const double per_piece = 4.0 + static_cast<double>(positions) / pieces;
-    const double ns = 0.01 * matrices *
+    const double ns = kernels_.fma_ns * matrices *
                       static_cast<double>(std::min(kUnitRows, rows_of(expert_pieces_[0]))) *
                       static_cast<double>(cols) * per_piece;
     Parallel(static_cast<int64_t>(expert_units_.size()), 1, ns, [&](int64_t begin, int64_t end) {

@@ -126,6 +126,8 @@ struct KernelTable {
   int64_t stream_positions;
   // Whether a row of a multiple of 16 floats is packed as it stands.
   bool dense_is_packed;
+  // Rough nanoseconds of a multiply-add of `matmul` at a few positions, for choosing pieces only.
+  double fma_ns;
   void (*matmul)(const MatMulJob& job, float* scratch);
 
   void (*add)(float* dst, const float* src, int64_t count);

@@ -17,6 +17,7 @@ struct Avx2Lanes {
   static constexpr int kTilePositions = 3;
   static constexpr int kOuterVectors = 2;
   static constexpr int kStateVectors = 4;
+  static constexpr double kFmaNs = 0.03;
 
   DF_LANE_FN F Zero() { return _mm256_setzero_ps(); }
   DF_LANE_FN F Set1(float v) { return _mm256_set1_ps(v); }

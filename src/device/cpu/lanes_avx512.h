@@ -17,6 +17,7 @@ struct Avx512Lanes {
   static constexpr int kTilePositions = 6;     // the dot tile is 4 rows x this many positions
   static constexpr int kOuterVectors = 4;  // the outer-product tile is 6 rows x this many vectors
   static constexpr int kStateVectors = 8;  // columns of a KDA state that are swept at once
+  static constexpr double kFmaNs = 0.01;
 
   DF_LANE_FN F Zero() { return _mm512_setzero_ps(); }
   DF_LANE_FN F Set1(float v) { return _mm512_set1_ps(v); }

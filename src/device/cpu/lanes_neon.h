@@ -17,6 +17,7 @@ struct NeonLanes {
   static constexpr int kTilePositions = 6;
   static constexpr int kOuterVectors = 4;
   static constexpr int kStateVectors = 8;
+  static constexpr double kFmaNs = 0.03;
 
   DF_LANE_FN F Zero() { return vdupq_n_f32(0.0f); }
   DF_LANE_FN F Set1(float v) { return vdupq_n_f32(v); }

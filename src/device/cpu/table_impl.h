@@ -15,6 +15,7 @@ constexpr KernelTable MakeKernelTable() {
       .pack_mxfp4 = &PackMxfp4<A>,
       .stream_positions = A::kStreamPositions,
       .dense_is_packed = kPlanes<A> == 1,
+      .fma_ns = A::kFmaNs,
       .matmul = &MatMulRows<A>,
       .add = &ElementwiseKernels<A>::AddTo,
       .situ = &ElementwiseKernels<A>::Situ,
