@@ -117,7 +117,7 @@ def many_lists(args, folder):
     """As many shards and experts as the release has, of small ones: what the lists take."""
     root = folder + "/files"
     subprocess.run([args.program, "synth", root, "--skeleton", "--like", "nano", "--layers", "93",
-                    "--experts", "896", "--reuse", "0"], check=True, stderr=subprocess.DEVNULL)
+                    "--experts", "896"], check=True, stderr=subprocess.DEVNULL)
     nginx = Nginx(root)
     try:
         full = setup(args.program, folder + "/ours", nginx.port)

@@ -104,7 +104,7 @@ void AddSynthCommand(CLI::App& app, int* status) {
   command
       ->add_option("--reuse", options->reuse,
                    "Part of a token's experts that the token before it had too, about (default: "
-                   "0.3)")
+                   "0.3, or the most that is possible)")
       ->type_name("X");
   command->add_flag("--no-vision", options->no_vision,
                     "Without the vision shards, which text does not need");

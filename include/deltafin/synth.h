@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace deltafin {
@@ -26,8 +27,9 @@ struct SynthOptions {
   int64_t vocab = 0;    // 0: 163,840, or nano's 4,608; at least 512
   uint64_t seed = 1;
   double skew = 1;  // how much some experts are preferred: 0 (not) to 4
-  double reuse =
-      0.3;  // part of a token's experts that the token before it had too: 0 to 0.8, about
+  // Part of a token's experts that the token before it had too: 0 to 0.8, about, less where tokens
+  // pick few of many. Not set: 0.3, or as much as is possible.
+  std::optional<double> reuse = std::nullopt;
   bool no_vision = false;  // without the release's vision shards: 0.8 GB of holes beside nano
   bool skeleton = false;   // holes in place of weights: full size, hardly any disk space
   int threads = 0;         // 0: all processors

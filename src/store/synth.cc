@@ -35,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kBatchBytes = uint64_t{8} << 20;
 constexpr std::chrono::milliseconds kProgressInterval{200};
 constexpr double kMaxSkew = 4;
+constexpr double kReuse = 0.3;
 // Beyond what the files hold, for the folder and for others.
 constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
 
@@ -73,7 +74,7 @@ std::string MarkerJson(const SynthOptions& options) {
               {"vocab", options.vocab},
               {"seed", options.seed},
               {"skew", options.skew},
-              {"reuse", options.reuse},
+              {"reuse", *options.reuse},
               {"no_vision", options.no_vision},
               {"skeleton", options.skeleton}}
              .dump(2) +
@@ -188,10 +189,7 @@ class SynthWriter {
         config_(ModelConfig::Parse(config_json_, "config.json")),
         picked_(static_cast<double>(config_.experts_per_token) /
                 static_cast<double>(config_.num_experts)),
-        style_{options_.seed, options_.skew, ContextShare(options_.reuse, picked_)} {
-    // To two digits, as it is printed.
-    CheckRange("reuse", options_.reuse, std::floor(MaxReuse(picked_) * 100) / 100);
-  }
+        style_{options_.seed, options_.skew, ContextShare(ChosenReuse(), picked_)} {}
 
   SynthSize Size() const {
     SynthSize size;
@@ -226,6 +224,14 @@ class SynthWriter {
   }
 
  private:
+  // Sets options_.reuse. To two digits, as it is printed.
+  double ChosenReuse() {
+    const double most = std::floor(MaxReuse(picked_) * 100) / 100;
+    if (!options_.reuse) options_.reuse = std::min(kReuse, most);
+    CheckRange("reuse", *options_.reuse, most);
+    return *options_.reuse;
+  }
+
   VisionShards vision() const {
     return options_.no_vision ? VisionShards::kAbsent : VisionShards::kPresent;
   }
@@ -318,7 +324,7 @@ class SynthWriter {
     }
   }
 
-  const SynthOptions options_;
+  SynthOptions options_;
   const std::string config_json_;
   const ModelConfig config_;
   const double picked_;  // part of the experts that a token picks

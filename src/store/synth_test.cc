@@ -158,6 +158,12 @@ TEST(Synth, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal([](auto& o) { o.skew = 4.1; }), HasSubstr("skew"));
   EXPECT_THAT(refusal([](auto& o) { o.skew = std::nan(""); }), HasSubstr("skew"));
   EXPECT_THAT(refusal([](auto& o) { o.reuse = 0.99; }), HasSubstr("reuse: expected 0 to 0."));
+  SynthOptions sparse = Small(dir / "model");  // so few of so many that 0.3 is too much
+  sparse.experts = 896;
+  EXPECT_GT(SizeOfSynth(sparse).file_bytes, 0U);
+  sparse.reuse = 0.3;
+  EXPECT_THAT(MessageOf(ErrorCode::kInvalidArgument, [&] { SizeOfSynth(sparse); }),
+              HasSubstr("reuse: expected 0 to 0.2"));
   SynthOptions big;
   big.dir = dir / "big";
   big.layers = 900;
