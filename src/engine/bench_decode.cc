@@ -29,7 +29,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kEfficiencyTarget = 0.85;
-constexpr double kDemandTarget = 0.95;
 constexpr double kSameSpeed = 0.97;  // more memory may be slower by noise
 // Before anything is measured, experts should be there as they will be later on (all of them where
 // the budget suffices): a prompt of random tokens in one pass, then tokens one by one.

@@ -28,7 +28,6 @@ constexpr int kSteadySpans = 48;
 constexpr int kSteadyAtOnce = 32;
 constexpr int kPlainSpans = 32;
 constexpr uint64_t kPlainPiece = 4 << 20;
-constexpr double kDemandTarget = 0.95;
 // Of the time, for trying everything; the rest is for comparing the best two.
 constexpr double kTrialShare = 0.5;
 constexpr int kMinFinalRounds = 5;
