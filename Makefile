@@ -54,10 +54,10 @@ test: deps-test
 
 check: deps-check
 	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory clients
 	@$(MAKE) --no-print-directory asan
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory aarch64
-	@$(MAKE) --no-print-directory clients
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=30
 	@$(MAKE) --no-print-directory prove
 

@@ -5,7 +5,8 @@
                        [--json]
 
 Serves a checkpoint of K3's layout whose weights are holes, so that the disk is busy with what
-arrives only. Needs twice --gb of disk for a while. Prints the median of the rounds, and the targets.
+arrives only. Needs twice --gb of disk for a while. Prints the median of the rounds, and the
+targets.
 """
 
 import argparse
@@ -53,12 +54,12 @@ def curl(url_base, shards, jobs, folder):
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as config:
         config.write("".join(lines).removesuffix("next\n"))
         config.flush()
-        return used_by(["curl", "--no-progress-meter", "--http1.1", "--parallel", "--parallel-max", str(jobs),
-                        "--config", config.name])
+        return used_by(["curl", "--no-progress-meter", "--http1.1", "--parallel", "--parallel-max",
+                        str(jobs), "--config", config.name])
 
 
 def setup(program, folder, port, *args):
-    """A full setup from nginx into `folder`, which it then removes: as used_by, and its last event."""
+    """A full setup from nginx into `folder`, then removed: as used_by, and its last event."""
     env = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_TOKEN": "",
            "no_proxy": "127.0.0.1"}
     used = used_by([program, "setup", "--dir", folder, "--revision", "main", "--full",

@@ -1,4 +1,4 @@
-"""deltafin bench spec, prefill, context and decode: that they run and report what they say. Never how fast.
+"""deltafin bench spec, prefill and context: that they run and report what they say, never how fast.
 Environment as for cli_test.py."""
 
 import json

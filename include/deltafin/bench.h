@@ -83,10 +83,10 @@ struct DecodeBenchOptions {
   std::vector<std::string> also_dirs = {};  // as EngineOptions
   SpineFormat spine = SpineFormat::kBf16;
   int threads = 0;  // 0: all processors
-  int tokens =
-      6;  // that are measured at each budget, more where that takes no 5 seconds; at most 100
+  // That are measured at each budget, more where that takes no 5 seconds; at most 100.
+  int tokens = 6;
   int budgets = 5;  // from the least that the model runs in to all that it can use; at least 2
-  std::vector<int> only = {};  // of these budgets, counted from 1, ascending; empty: all
+  std::vector<int> only = {};  // of these budgets, counted from 1; empty: all
   bool cold = true;
   bool warm = true;
   std::function<void(const BenchResult&)> on_result = nullptr;
@@ -94,11 +94,11 @@ struct DecodeBenchOptions {
 
 // How much of what the machine gives decoding uses, token by token, under several RAM budgets: cold
 // (reads past the page cache) and warm (everything in the page cache). The ratio of a line is
-// max(disk time, memory time, processor time) / wall time: bytes read over the rate that the same
-// reads reach by themselves; weights over the read bandwidth; weights over the rate of the kernels
-// by themselves, and what those reads take of the processors (warm: the copy out of the page
-// cache). All are measured just before and after. Takes 2 GiB more than the model's budget. Throws
-// Error.
+// max(disk time, memory time, compute time) / wall time: bytes read over the rate that the same
+// reads reach by themselves, weights over the read bandwidth, weights over the rate of the kernels
+// by themselves, all measured just before and after the tokens. What the reads take of the
+// processors (warm: the copy out of the page cache) is told, but in no ratio. Takes 2 GiB more than
+// the model's budget. Throws Error.
 BenchReport BenchDecode(const DecodeBenchOptions& options);
 
 struct BatchBenchOptions {

@@ -364,22 +364,23 @@ class DecodeBench {
                            kda_layers * machine.seconds_per_kda_layer;
     const double reading =
         decoded.bytes_read * disk_rates.processor_seconds_per_byte / pool_.num_threads();
-    const double processors = kernels + reading;
     BenchResult result;
     result.op = format("decode {}", name);
     result.format = format_ == WeightFormat::kInt8 ? "int8 spine" : "bf16 spine";
     result.shape = format("{} layers, {:.2f} GiB", config.num_layers, GibibytesOf(budget));
     result.positions = 1;
+    result.threads = pool_.num_threads();
     result.seconds = decoded.seconds;
-    const double least = std::max({disk, memory, processors});
-    result.bound = least == disk ? "disk" : least == memory ? "memory" : "processors";
+    const double least = std::max({disk, memory, kernels});
+    result.bound = least == disk ? "disk" : least == memory ? "read bandwidth" : "kernels";
     const double bytes = least == disk ? decoded.bytes_read : decoded.weight_bytes;
     result.gb_per_s = bytes / decoded.seconds / 1e9;
     result.limit = bytes / least / 1e9;
     result.ratio = least / decoded.seconds;
     result.bound += format(
-        " ({:.2f} GB read; seconds: disk {:.3f}, memory {:.3f}, kernels {:.3f} + reading {:.3f}, "
-        "waited for spine {:.3f}, experts {:.3f}; GB/s: disk {:.2f}, memory {:.1f}, spine {:.1f}, "
+        " ({:.2f} GB read; seconds: disk {:.3f}, memory {:.3f}, kernels {:.3f}, reading {:.3f} "
+        "of the processors, waited for spine {:.3f}, experts {:.3f}; GB/s: disk {:.2f}, memory "
+        "{:.1f}, spine {:.1f}, "
         "experts {:.1f})",
         decoded.bytes_read / 1e9, disk, memory, kernels, reading, decoded.spine_wait,
         decoded.expert_wait, disk_rates.bytes_per_second / 1e9,

@@ -174,6 +174,9 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // An operator of the GPU's where its operands are there, else of the host's.
   void Operator(const Operands& reads, const Rows& write, const std::function<void()>& record,
                 const std::function<void()>& run);
+  // Such an operator of shaders/elementwise.comp: y[i] from y[i] and other[i].
+  void InPlace(const char* shader, float* y, const float* other, int64_t count,
+               const std::function<void()>& run);
   // Gives the GPU what it reads; true: `writes` continues the columns that were written last.
   bool Prepare(const Operands& reads, const Operands& writes);
   void Wrote(const Operands& writes, bool more_columns);

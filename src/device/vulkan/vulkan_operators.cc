@@ -401,17 +401,25 @@ void VulkanDevice::CombineExperts(float* out, const float* y, const float* host_
 
 // ---- dense ----
 
+void VulkanDevice::InPlace(const char* shader, float* y, const float* other, int64_t count,
+                           const std::function<void()>& run) {
+  const Rows result = Whole(y, count);
+  const Rows second = Whole(other, count);
+  const auto record = [&] {
+    const VkDeviceAddress first = AddressOf(result);
+    Commands().Run(shader, ElementwiseJob{first, first, AddressOf(second), U32(count), 0, 0},
+                   GroupsOf(count));
+  };
+  Operator({result, second}, result, record, run);
+}
+
 void VulkanDevice::Add(float* dst, const float* src, int64_t count) {
-  const Rows result = Whole(dst, count);
-  const Rows second = Whole(src, count);
-  Operator(
-      {result, second}, result,
-      [&] {
-        const VkDeviceAddress first = AddressOf(result);
-        Commands().Run("add", ElementwiseJob{first, first, AddressOf(second), U32(count), 0, 0},
-                       GroupsOf(count));
-      },
-      [this, dst, src, count] { host_->Add(dst, src, count); });
+  InPlace("add", dst, src, count, [this, dst, src, count] { host_->Add(dst, src, count); });
+}
+
+void VulkanDevice::SigmoidGate(float* y, const float* gate, int64_t count) {
+  InPlace("sigmoid_gate", y, gate, count,
+          [this, y, gate, count] { host_->SigmoidGate(y, gate, count); });
 }
 
 void VulkanDevice::SituGlu(float* out, const float* gate, const float* up, int64_t count,
@@ -428,20 +436,6 @@ void VulkanDevice::SituGlu(float* out, const float* gate, const float* up, int64
                        GroupsOf(count));
       },
       [this, out, gate, up, count, params] { host_->SituGlu(out, gate, up, count, params); });
-}
-
-void VulkanDevice::SigmoidGate(float* y, const float* gate, int64_t count) {
-  const Rows result = Whole(y, count);
-  const Rows second = Whole(gate, count);
-  Operator(
-      {result, second}, result,
-      [&] {
-        const VkDeviceAddress first = AddressOf(result);
-        Commands().Run("sigmoid_gate",
-                       ElementwiseJob{first, first, AddressOf(second), U32(count), 0, 0},
-                       GroupsOf(count));
-      },
-      [this, y, gate, count] { host_->SigmoidGate(y, gate, count); });
 }
 
 void VulkanDevice::Norm(float* y, const float* x, const float* gate, const float* host_w, int64_t n,
