@@ -101,10 +101,12 @@ class SpineStoreTest : public testing::TestWithParam<std::string> {
     }
   }
 
-  static uint64_t LongestPiece(const SpineStoreOptions& options) {
+  // Pieces are cut to piece_bytes, or to one row where that is more; resident ones are joined.
+  static uint64_t LongestPiece(const SpineStoreOptions& options, int64_t row_bytes) {
     const std::vector<bool>& resident = options.resident;
     const bool joins = std::find(resident.begin(), resident.end(), true) != resident.end();
-    return (joins ? SpinePieces::kMostJoined : 1) * options.piece_bytes;
+    return (joins ? SpinePieces::kMostJoined : 1) *
+           std::max(options.piece_bytes, static_cast<uint64_t>(row_bytes));
   }
 
   void CheckMatrix(SpineLease& lease, const MatrixSpec& spec, const SpineStoreOptions& options) {
@@ -122,8 +124,8 @@ class SpineStoreTest : public testing::TestWithParam<std::string> {
       ASSERT_EQ(rows.format, WeightFormat::kBf16);
       const size_t begin = static_cast<size_t>(first_row * rows.row_bytes());
       const size_t bytes = static_cast<size_t>(rows.rows * rows.row_bytes());
-      if (spec.id != SpineMatrix::kRouter && rows.rows > 1) {
-        ASSERT_LE(bytes, LongestPiece(options));
+      if (spec.id != SpineMatrix::kRouter) {
+        ASSERT_LE(bytes, LongestPiece(options, rows.row_bytes()));
       }
       ASSERT_LE(begin + bytes, expected.size());
       const std::byte* const data = rows.id != 0 ? keeper_.Use(rows) : rows.data;
@@ -235,6 +237,7 @@ TEST_P(SpineStoreTest, ResidentNeighboursAreOne) {
         id, [&](int64_t, const Matrix& piece) { got.push_back(piece.rows); });
     got.resize(7);
     EXPECT_THAT(got, testing::ElementsAre(3, 1, 8, 1, 1, 8, 8));
+    CheckMatrix(*store->Acquire(0), LayoutOfSpine(checkpoint_->config(), 0).matrices[0], options);
   }
 }
 
