@@ -79,7 +79,7 @@ asan: deps-test
 tsan: deps-test
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS) --target deltafin $(threaded)
-	cd build/$@ && TSAN_OPTIONS=die_after_fork=0 SOAK_SECONDS=$(SOAK_SECONDS) $(ctest) -R '^($(subst $(space),|,$(threaded) serve_soak_test))$$'
+	cd build/$@ && TSAN_OPTIONS="die_after_fork=0 suppressions=$(CURDIR)/cmake/tsan.supp" SOAK_SECONDS=$(SOAK_SECONDS) $(ctest) -R '^($(subst $(space),|,$(threaded) serve_soak_test))$$'
 
 aarch64: deps-check
 	scripts/aarch64-sysroot
