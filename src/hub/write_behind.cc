@@ -14,9 +14,16 @@ namespace {
 // What is smaller is written sooner by the system, many at once, than by a wait for each.
 constexpr size_t kMinDirectBytes = size_t{256} << 10;
 // 50 MB/s, below which the cache is of more use than its absence.
-constexpr std::chrono::milliseconds kMaxWaitForRoom{20};
+constexpr std::chrono::milliseconds kMaxWaitForRoom{40};
 
 }  // namespace
+
+// Twice the size holds a huge page wherever it lies; what is not touched takes no memory.
+WriteBehind::Memory::Memory() : pages_(2 * kBlockBytes) {
+  const auto address = reinterpret_cast<uintptr_t>(pages_.data());
+  data_ = pages_.data() + (kBlockBytes - address % kBlockBytes) % kBlockBytes;
+  AdviseHugePages(data_, kBlockBytes);
+}
 
 WriteBehind::WriteBehind(Committer& committer)
     : committer_(committer), thread_([this] { Run(); }) {}
@@ -41,51 +48,69 @@ void WriteBehind::Flush() {
   std::exchange(error_, std::nullopt)->Raise();
 }
 
-PageBuffer WriteBehind::TakeMemory() {
+std::unique_ptr<WriteBehind::Memory> WriteBehind::TakeMemory() {
   {
     const std::lock_guard lock(mutex_);
     if (!free_.empty()) {
-      PageBuffer memory = std::move(free_.back());
+      std::unique_ptr<Memory> memory = std::move(free_.back());
       free_.pop_back();
       return memory;
     }
   }
-  return PageBuffer(kBlockBytes);
+  return std::make_unique<Memory>();
 }
 
-void WriteBehind::Add(Work work) {
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
-  }
-  added_.notify_one();
-}
-
-bool WriteBehind::WaitForRoom() {
-  std::unique_lock lock(mutex_);
+bool WriteBehind::WaitForRoom(std::unique_lock<std::mutex>& lock) {
   const auto has_room = [this] { return queue_.size() < kMaxQueued; };
   is_slow_ =
       is_slow_ ? queue_.size() > kMaxQueued / 2 : !done_.wait_for(lock, kMaxWaitForRoom, has_room);
   return !is_slow_;
 }
 
-void WriteBehind::Do(Work work, Way way) noexcept {
-  State& state = *work.state;
+void WriteBehind::Add(const std::shared_ptr<State>& state, Block block) {
+  {
+    std::unique_lock lock(mutex_);
+    if (WaitForRoom(lock)) {
+      ++state->num_queued;
+      queue_.push_back({state, std::move(block)});
+      added_.notify_one();
+      return;
+    }
+  }
+  WriteOrFail(*state, std::move(block), Way::kThroughCache);
+}
+
+void WriteBehind::Finish(State& state, const PresentRange& range) {
+  {
+    const std::lock_guard lock(mutex_);
+    state.finished = range;
+    if (state.num_queued > 0) return;
+  }
+  Commit(state);
+}
+
+void WriteBehind::WriteOrFail(State& state, Block block, Way way) noexcept {
   try {
-    if (!state.failed) Write(state.shard.file(), work.block, way);
-    if (!state.failed && work.finished) committer_.Add(state.shard, *work.finished);
+    if (!state.failed) Write(state.shard.file(), block, way);
   } catch (...) {
     state.failed = true;
     NoteError(std::current_exception());
   }
-  if (work.block.memory.size() == 0) return;
   const std::lock_guard lock(mutex_);
-  free_.push_back(std::move(work.block.memory));
+  free_.push_back(std::move(block.memory));
+}
+
+void WriteBehind::Commit(State& state) noexcept {
+  try {
+    if (!state.failed) committer_.Add(state.shard, *state.finished);
+  } catch (...) {
+    NoteError(std::current_exception());
+  }
 }
 
 void WriteBehind::Write(SparseFile& file, const Block& block, Way way) {
   const auto piece = [&](size_t begin, size_t end) {
-    return std::span<const std::byte>(block.memory.data() + begin, end - begin);
+    return std::span<const std::byte>(block.memory->data() + begin, end - begin);
   };
   const size_t alignment = DirectWriteAlignment();
   const size_t begin = (block.begin + alignment - 1) / alignment * alignment;
@@ -122,8 +147,14 @@ void WriteBehind::Run() noexcept {
     queue_.pop_front();
     working_ = true;
     lock.unlock();
-    Do(std::move(work), Way::kPastCache);
+    WriteOrFail(*work.state, std::move(work.block), Way::kPastCache);
     lock.lock();
+    const bool is_last = --work.state->num_queued == 0 && work.state->finished;
+    if (is_last) {
+      lock.unlock();
+      Commit(*work.state);
+      lock.lock();
+    }
     working_ = false;
     done_.notify_all();
   }
@@ -135,37 +166,35 @@ WriteBehind::Range::Range(WriteBehind& behind, ShardPresence& shard, uint64_t of
 void WriteBehind::Range::Write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     behind_.RaiseIfFailed();
-    if (block_.memory.size() == 0) {
+    if (block_.memory == nullptr) {
       block_.memory = behind_.TakeMemory();
       block_.begin = block_.end = (offset_ + bytes_) % kBlockBytes;
       block_.shard_offset = offset_ + bytes_ - block_.begin;
     }
     const auto piece = bytes.first(std::min(bytes.size(), kBlockBytes - block_.end));
     hash_.Update(piece);
-    std::memcpy(block_.memory.data() + block_.end, piece.data(), piece.size());
+    std::memcpy(block_.memory->data() + block_.end, piece.data(), piece.size());
     block_.end += piece.size();
     bytes_ += piece.size();
     bytes = bytes.subspan(piece.size());
-    if (block_.end == kBlockBytes) HandOver(std::nullopt);
+    if (block_.end == kBlockBytes) HandOver();
   }
 }
 
-void WriteBehind::Range::Finish() { HandOver(PresentRange{offset_, bytes_, hash_.Digest()}); }
+void WriteBehind::Range::Finish() {
+  HandOver();
+  behind_.Finish(*state_, {offset_, bytes_, hash_.Digest()});
+}
 
-void WriteBehind::Range::HandOver(std::optional<PresentRange> finished) {
-  Work work{state_, std::exchange(block_, {}), finished};
-  const size_t size = work.block.end - work.block.begin;
-  if (size == bytes_ && size < kMinDirectBytes) {
-    // All of the range: nothing of it is in the queue that this could overtake.
-    behind_.Do(std::move(work), Way::kThroughCache);
-    return;
+void WriteBehind::Range::HandOver() {
+  if (block_.memory == nullptr) return;
+  Block block = std::exchange(block_, {});
+  if (block.end - block.begin < kMinDirectBytes) {
+    // The way to the thread and back would cost more than it saves.
+    behind_.WriteOrFail(*state_, std::move(block), Way::kThroughCache);
+  } else {
+    behind_.Add(state_, std::move(block));
   }
-  if (size > 0 && !behind_.WaitForRoom()) {
-    behind_.Do({state_, std::move(work.block), std::nullopt}, Way::kThroughCache);
-    if (!finished) return;
-    work.block = {};
-  }
-  behind_.Add(std::move(work));
 }
 
 }  // namespace deltafin

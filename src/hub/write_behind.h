@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/captured_error.h"
 #include "base/page_memory.h"
 #include "io/hash.h"
@@ -30,8 +31,8 @@ namespace deltafin {
 class WriteBehind {
  public:
   // Memory: each range that is under way has a block, and kMaxQueued wait for the disk.
-  static constexpr size_t kBlockBytes = size_t{1} << 20;
-  static constexpr size_t kMaxQueued = 16;
+  static constexpr size_t kBlockBytes = kHugePageBytes;
+  static constexpr size_t kMaxQueued = 8;
 
   class Range;
 
@@ -47,16 +48,28 @@ class WriteBehind {
   void Flush();
 
  private:
-  // What is to be known of a range after it was finished, too.
   struct State {
     explicit State(ShardPresence& in) : shard(in) {}
     ShardPresence& shard;
     std::atomic<bool> failed = false;
+    // Under the mutex.
+    size_t num_queued = 0;  // blocks that are not written yet
+    std::optional<PresentRange> finished;
+  };
+  // One huge page: for a direct write the system has to find each page of the memory.
+  class Memory {
+   public:
+    Memory();
+    std::byte* data() const { return data_; }
+
+   private:
+    PageBuffer pages_;
+    std::byte* data_;
   };
   // Bytes [begin, end) of the memory belong at shard_offset + begin, a multiple of kBlockBytes
   // further on.
   struct Block {
-    PageBuffer memory;
+    std::unique_ptr<Memory> memory;
     uint64_t shard_offset = 0;
     size_t begin = 0;
     size_t end = 0;
@@ -64,16 +77,18 @@ class WriteBehind {
   struct Work {
     std::shared_ptr<State> state;
     Block block;
-    std::optional<PresentRange> finished;  // the last of its range: commit that
   };
   enum class Way : uint8_t { kPastCache, kThroughCache };
 
-  PageBuffer TakeMemory();
-  void Add(Work work);
+  std::unique_ptr<Memory> TakeMemory();
+  // Takes a block to the thread, or writes it when the connection would wait too long for that.
+  void Add(const std::shared_ptr<State>& state, Block block);
+  void Finish(State& state, const PresentRange& range);
   // False when there is none for longer than a connection should wait.
-  bool WaitForRoom();
-  void Do(Work work, Way way) noexcept;
+  bool WaitForRoom(std::unique_lock<std::mutex>& lock);
+  void WriteOrFail(State& state, Block block, Way way) noexcept;
   static void Write(SparseFile& file, const Block& block, Way way);
+  void Commit(State& state) noexcept;
   void NoteError(const std::exception_ptr& error) noexcept;
   void RaiseIfFailed();
   void Run() noexcept;
@@ -83,7 +98,8 @@ class WriteBehind {
   std::condition_variable added_;
   std::condition_variable done_;
   std::deque<Work> queue_;
-  std::vector<PageBuffer> free_;  // memory that is used again: new memory is expensive
+  // Used again: new memory is expensive.
+  std::vector<std::unique_ptr<Memory>> free_;
   bool working_ = false;
   bool stopping_ = false;
   bool is_slow_ = false;  // the disk, until half of the queue is gone
@@ -105,7 +121,7 @@ class WriteBehind::Range {
   void Finish();
 
  private:
-  void HandOver(std::optional<PresentRange> finished);
+  void HandOver();
 
   WriteBehind& behind_;
   const std::shared_ptr<State> state_;

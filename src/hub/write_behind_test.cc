@@ -65,7 +65,7 @@ class WriteBehindTest : public ::testing::Test {
   void ExpectRight(const std::vector<ByteRange>& ranges) {
     const auto shard = ShardPresence::OpenForReading(RealFileSystem(), path_);
     const auto file = RealFileSystem().OpenForReading(path_);
-    PageBuffer memory(10 * kBlock);
+    PageBuffer memory(10 * kBlock);  // as the file, and whole pages
     file->ReadDirect(0, {memory.data(), memory.size()}, kBytes);
     for (const ByteRange& range : ranges) {
       EXPECT_TRUE(shard->Contains(range)) << range.offset;
