@@ -48,6 +48,7 @@ class WriteBehind {
   void Flush();
 
  private:
+  // Of a range; while blocks of it are on their way it outlives the Range.
   struct State {
     explicit State(ShardPresence& in) : shard(in) {}
     ShardPresence& shard;
@@ -56,7 +57,8 @@ class WriteBehind {
     size_t num_queued = 0;  // blocks that are not written yet
     std::optional<PresentRange> finished;
   };
-  // One huge page: for a direct write the system has to find each page of the memory.
+  // One huge page: for a direct write the system has to find each page of the memory, which took
+  // 9 % of setup's time with small ones (docs/experiments.md).
   class Memory {
    public:
     Memory();

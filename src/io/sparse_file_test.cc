@@ -76,64 +76,64 @@ TEST(SparseFileTest, GetsTheSizeThatIsAskedFor) {
 class DirectWriteTest : public testing::Test {
  protected:
   DirectWriteTest() {
-    for (size_t i = 0; i < 4 * kPage; ++i) {
-      memory_.data()[i] = static_cast<std::byte>('a' + i / kPage);
+    for (size_t i = 0; i < 4 * page_; ++i) {
+      memory_.data()[i] = static_cast<std::byte>('a' + i / page_);
     }
   }
   // Writes the pages from number `first` on of the file.
   bool Write(SparseFile& file, size_t first) {
-    return file.WriteDirect(first * kPage, {memory_.data(), 4 * kPage});
+    return file.WriteDirect(first * page_, {memory_.data(), 4 * page_});
   }
   // A letter for each page of the file, '?' where it is not the same all over, '0' for zeros.
   std::string Pages() {
     std::string pages;
     const std::string text = Read(path_);
-    for (size_t at = 0; at < text.size(); at += kPage) {
-      const std::string page = text.substr(at, kPage);
+    for (size_t at = 0; at < text.size(); at += page_) {
+      const std::string page = text.substr(at, page_);
       const bool is_same = page.find_first_not_of(page[0]) == std::string::npos;
       pages += !is_same ? '?' : page[0] == 0 ? '0' : page[0];
     }
     return pages;
   }
 
-  const size_t kPage = DirectWriteAlignment();
+  const size_t page_ = DirectWriteAlignment();
   const TempFolder dir_;
   const std::string path_ = dir_ / "shard";
-  PageBuffer memory_{4 * kPage};
+  PageBuffer memory_{4 * page_};
   FaultyFileSystem fs_{RealFileSystem()};
 };
 
 TEST_F(DirectWriteTest, GoesBesideWhatGoesThroughTheCache) {
-  const auto file = fs_.OpenSparse(path_, 6 * kPage);
-  file->WriteAt(0, Bytes(kPage, 'x'));
+  const auto file = fs_.OpenSparse(path_, 6 * page_);
+  file->WriteAt(0, Bytes(page_, 'x'));
   if (!Write(*file, 1)) GTEST_SKIP() << "no direct writes in " << path_;
-  file->WriteAt(5 * kPage, Bytes(kPage, 'y'));
+  file->WriteAt(5 * page_, Bytes(page_, 'y'));
   EXPECT_EQ(Pages(), "xabcdy");
-  EXPECT_EQ(fs_.direct_bytes(), 4 * kPage);
+  EXPECT_EQ(fs_.direct_bytes(), 4 * page_);
   // What the cache holds of a range that is written past it is not believed later.
   EXPECT_TRUE(Write(*file, 2));
   EXPECT_EQ(Pages(), "xaabcd");
 }
 
 TEST_F(DirectWriteTest, TakesUpShortWrites) {
-  const auto file = fs_.OpenSparse(path_, 4 * kPage);
+  const auto file = fs_.OpenSparse(path_, 4 * page_);
   fs_.ShortenFills("", 0, 1);
   if (!Write(*file, 0)) GTEST_SKIP() << "no direct writes in " << path_;
   EXPECT_EQ(Pages(), "abcd");
 }
 
 TEST_F(DirectWriteTest, ARefusalIsRemembered) {
-  const auto file = fs_.OpenSparse(path_, 4 * kPage);
+  const auto file = fs_.OpenSparse(path_, 4 * page_);
   fs_.RefuseDirectFills();
   EXPECT_FALSE(Write(*file, 0));
   fs_.ClearFaults();
   EXPECT_FALSE(Write(*file, 0));
-  file->WriteAt(0, {memory_.data(), 4 * kPage});
+  file->WriteAt(0, {memory_.data(), 4 * page_});
   EXPECT_EQ(Pages(), "abcd");
 }
 
 TEST_F(DirectWriteTest, SaysWhatWentWrong) {
-  const auto file = fs_.OpenSparse(path_, 4 * kPage);
+  const auto file = fs_.OpenSparse(path_, 4 * page_);
   for (const auto& [error, code] :
        {std::pair{ENOSPC, ErrorCode::kNoSpace}, {EIO, ErrorCode::kIo}}) {
     fs_.FailFills("shard", error, 0, 2);
