@@ -32,6 +32,11 @@ UnitFetcher::Outcome UnitFetcher::Run(std::vector<FetchPiece> pieces,
     if (stopped) break;
   }
   client_.Drop(this);
+  try {
+    behind_.Flush();
+  } catch (...) {
+    NoteError(std::current_exception());
+  }
   const std::lock_guard lock(mutex_);
   if (error_) std::exchange(error_, std::nullopt)->Raise();
   if (std::exchange(disk_full_, false)) return Outcome::kDiskFull;
@@ -74,7 +79,7 @@ void UnitFetcher::OnRangeBytes(uint64_t tag, std::span<const std::byte> bytes) {
     status_.done_bytes += bytes.size();
   }
   if (!active->writer) {
-    active->writer.emplace(*active->piece.shard->presence, active->piece.range.offset);
+    active->writer.emplace(behind_, *active->piece.shard->presence, active->piece.range.offset);
   }
   active->writer->Write(bytes);
 }
@@ -99,19 +104,9 @@ void UnitFetcher::NoteError(const std::exception_ptr& error) {
   }
 }
 
-// What came of a piece, all of it or its beginning.
-void UnitFetcher::Keep(Active& active) {
-  if (!active.writer) return;
-  try {
-    committer_.Add(*active.piece.shard->presence, active.writer->Finish());
-  } catch (...) {
-    NoteError(std::current_exception());
-  }
-}
-
 void UnitFetcher::OnRangeDone(uint64_t tag) noexcept {
   const std::unique_ptr<Active> active = Take(tag);
-  Keep(*active);
+  if (active->writer) active->writer->Finish();
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
 }
@@ -119,7 +114,7 @@ void UnitFetcher::OnRangeDone(uint64_t tag) noexcept {
 void UnitFetcher::OnRangeFailed(uint64_t tag, std::exception_ptr error) noexcept {
   const std::unique_ptr<Active> active = Take(tag);
   NoteError(error);
-  Keep(*active);
+  if (active->writer) active->writer->Finish();
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
 }

@@ -16,6 +16,7 @@
 #include "base/captured_error.h"
 #include "hub/hub_client.h"
 #include "hub/model_folder.h"
+#include "hub/write_behind.h"
 #include "store/range_writer.h"
 
 namespace deltafin {
@@ -36,11 +37,13 @@ class UnitFetcher final : private RangeListener {
   enum class Outcome : uint8_t { kDone, kStopped, kDiskFull };
 
   // Both must outlive it.
-  UnitFetcher(HubClient& client, Committer& committer) : client_(client), committer_(committer) {}
+  UnitFetcher(HubClient& client, Committer& committer) : client_(client), behind_(committer) {}
+  // Ends what is under way.
+  ~UnitFetcher() override { client_.Drop(this); }
 
   // Fetches all of them in order, as many at a time as there are connections, and calls `tick`
-  // several times a second; false ends it. However it ends, what came is kept: also the beginning
-  // of pieces that were under way. Throws the first error that is not a full disk.
+  // several times a second; false ends it. However it ends, the committer has what came: also the
+  // beginning of pieces that were under way. Throws the first error that is not a full disk.
   Outcome Run(std::vector<FetchPiece> pieces, const std::function<bool(const Status&)>& tick);
 
   uint64_t done_bytes() const;
@@ -48,7 +51,7 @@ class UnitFetcher final : private RangeListener {
  private:
   struct Active {
     FetchPiece piece;
-    std::optional<RangeWriter> writer;  // once the first byte came
+    std::optional<WriteBehind::Range> writer;  // once the first byte came
   };
 
   void OnRangeBytes(uint64_t tag, std::span<const std::byte> bytes) override;
@@ -56,11 +59,10 @@ class UnitFetcher final : private RangeListener {
   void OnRangeFailed(uint64_t tag, std::exception_ptr error) noexcept override;
   void Refill(std::vector<FetchPiece>& pieces, size_t& next);
   std::unique_ptr<Active> Take(uint64_t tag);
-  void Keep(Active& active);
   void NoteError(const std::exception_ptr& error);
 
   HubClient& client_;
-  Committer& committer_;
+  WriteBehind behind_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<uint64_t, std::unique_ptr<Active>> active_;

@@ -56,6 +56,8 @@ class ScratchFile : public ReadableFile {
   virtual void Discard(uint64_t offset, uint64_t bytes) noexcept = 0;
 };
 
+class SparseFile;
+
 // The file system. Thread-safe.
 class FileSystem {
  public:
@@ -66,6 +68,8 @@ class FileSystem {
   // On the disk of `folder`, which is made if it is not there. Throws Error(kIo or kNoSpace). Where
   // only names are redirected this is the real file system's.
   virtual std::unique_ptr<ScratchFile> CreateScratch(const std::string& folder);
+  // As the constructor of SparseFile. Likewise.
+  virtual std::unique_ptr<SparseFile> OpenSparse(const std::string& path, uint64_t bytes);
 };
 
 // The real one, for the life of the process.

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -27,12 +28,12 @@ int OpenOrCreate(const std::string& path, int flags) {
   return descriptor;
 }
 
-// 0 or the error.
-int WriteAll(int descriptor, uint64_t offset, std::span<const std::byte> bytes) {
+// `pwrite` is as pwrite(2) on an open file. 0 or the error.
+template <class Pwrite>
+int WriteAll(const Pwrite& pwrite, uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written =
-        ::pwrite(descriptor, bytes.data(), std::min(bytes.size(), kMaxBytesPerCall),
-                 static_cast<off_t>(offset));
+        pwrite(bytes.data(), std::min(bytes.size(), kMaxBytesPerCall), static_cast<off_t>(offset));
     if (written < 0) {
       if (errno == EINTR) continue;
       return errno;
@@ -41,6 +42,29 @@ int WriteAll(int descriptor, uint64_t offset, std::span<const std::byte> bytes) 
     offset += static_cast<uint64_t>(written);
   }
   return 0;
+}
+
+int WriteAll(int descriptor, uint64_t offset, std::span<const std::byte> bytes) {
+  return WriteAll([descriptor](const void* from, size_t count,
+                               off_t at) { return ::pwrite(descriptor, from, count, at); },
+                  offset, bytes);
+}
+
+// A second descriptor of the file behind `descriptor`, past the page cache; -1 where that is
+// refused.
+int OpenDirect([[maybe_unused]] const std::string& path, [[maybe_unused]] int descriptor) {
+#if defined(O_DIRECT)
+  const int direct = ::open(path.c_str(), O_WRONLY | O_DIRECT | O_NONBLOCK | O_CLOEXEC);
+  if (direct < 0) return -1;
+  struct stat one = {};
+  struct stat other = {};
+  if (::fstat(descriptor, &one) == 0 && ::fstat(direct, &other) == 0 &&
+      one.st_dev == other.st_dev && one.st_ino == other.st_ino) {
+    return direct;
+  }
+  ::close(direct);
+#endif
+  return -1;
 }
 
 int SyncData(int descriptor) {
@@ -78,12 +102,45 @@ SparseFile::SparseFile(std::string path, uint64_t bytes) : path_(std::move(path)
   FailFile(path_, format("make {} bytes of", bytes), error);
 }
 
-SparseFile::~SparseFile() { ::close(descriptor_); }
+SparseFile::~SparseFile() {
+  ::close(descriptor_);
+  if (direct_ >= 0) ::close(direct_);
+}
+
+ssize_t SparseFile::Pwrite(ReadMode mode, const void* bytes, size_t count, off_t offset) {
+  if (mode == ReadMode::kBuffered) return ::pwrite(descriptor_, bytes, count, offset);
+  std::call_once(direct_opened_, [this] { direct_ = OpenDirect(path_, descriptor_); });
+  if (direct_ >= 0) return ::pwrite(direct_, bytes, count, offset);
+  errno = EINVAL;
+  return -1;
+}
 
 void SparseFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
-  if (const int error = WriteAll(descriptor_, offset, bytes); error != 0) {
+  const auto pwrite = [this](const void* from, size_t count, off_t at) {
+    return Pwrite(ReadMode::kBuffered, from, count, at);
+  };
+  if (const int error = WriteAll(pwrite, offset, bytes); error != 0) {
     FailFile(path_, "write", error);
   }
+}
+
+bool SparseFile::WriteDirect(uint64_t offset, std::span<const std::byte> bytes) {
+  const size_t alignment = DirectWriteAlignment();
+  while (!bytes.empty() && !direct_refused_) {
+    const ssize_t written =
+        Pwrite(ReadMode::kDirect, bytes.data(), std::min(bytes.size(), kMaxBytesPerCall),
+               static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EINVAL) FailFile(path_, "write", errno);
+    }
+    // A call that ended inside a block is taken up at its beginning.
+    const size_t done = written < 0 ? 0 : static_cast<size_t>(written) / alignment * alignment;
+    if (done == 0) direct_refused_ = true;
+    bytes = bytes.subspan(done);
+    offset += done;
+  }
+  return bytes.empty();
 }
 
 void SparseFile::StartWriteback([[maybe_unused]] uint64_t offset,
@@ -118,6 +175,16 @@ void SparseFile::PunchHole(uint64_t offset, uint64_t bytes) {
   (void)bytes;
   FailFile(path_, "free a part of", ENOTSUP);
 #endif
+}
+
+size_t DirectWriteAlignment() {
+  static const size_t alignment =
+      std::max(kReadAlignment, static_cast<size_t>(::sysconf(_SC_PAGESIZE)));
+  return alignment;
+}
+
+std::unique_ptr<SparseFile> FileSystem::OpenSparse(const std::string& path, uint64_t bytes) {
+  return std::make_unique<SparseFile>(path, bytes);
 }
 
 bool IsFilled(const ReadableFile& file, uint64_t offset, uint64_t bytes) {

@@ -2,8 +2,12 @@
 // processes share one: a journal that only grows, and locks.
 #pragma once
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,12 +23,17 @@ class SparseFile {
   // Opens it, or creates it with nothing but a hole. A file of another size gets this one: what
   // lies beyond is cut off.
   SparseFile(std::string path, uint64_t bytes);
-  ~SparseFile();
+  virtual ~SparseFile();
   SparseFile(const SparseFile&) = delete;
   SparseFile& operator=(const SparseFile&) = delete;
 
   const std::string& path() const { return path_; }
   void WriteAt(uint64_t offset, std::span<const std::byte> bytes);
+  // The same past the page cache, waiting for the disk to take it. Offset, address and size are
+  // multiples of DirectWriteAlignment(). May be mixed with WriteAt, also by several threads and
+  // processes, as long as no two write the same bytes. False when the file system refuses it: the
+  // range then holds anything, and WriteAt has to do it.
+  [[nodiscard]] bool WriteDirect(uint64_t offset, std::span<const std::byte> bytes);
   // Lets the disk begin with what was written, without waiting.
   void StartWriteback(uint64_t offset, uint64_t bytes) noexcept;
   // Waits until everything that was written before is on the disk.
@@ -34,10 +43,21 @@ class SparseFile {
   // The range reads as zeros afterwards and takes no room, as far as whole blocks go.
   void PunchHole(uint64_t offset, uint64_t bytes);
 
+ protected:
+  // pwrite(2) on the file, through the page cache or past it: where a test can stand in for the
+  // system. EINVAL is a refusal of direct writes.
+  virtual ssize_t Pwrite(ReadMode mode, const void* bytes, size_t count, off_t offset);
+
  private:
-  std::string path_;
+  const std::string path_;
   int descriptor_ = -1;
+  std::once_flag direct_opened_;
+  int direct_ = -1;
+  std::atomic<bool> direct_refused_ = false;
 };
+
+// At least a page: so no page of the cache ever holds bytes that are written past it.
+size_t DirectWriteAlignment();
 
 // False when a part of the range was never written, or was punched, and the file system can tell.
 bool IsFilled(const ReadableFile& file, uint64_t offset, uint64_t bytes);

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "base/page_memory.h"
 #include "deltafin/error.h"
+#include "io/testing_file_system.h"
 
 namespace deltafin {
 namespace {
@@ -67,6 +70,88 @@ TEST(SparseFileTest, GetsTheSizeThatIsAskedFor) {
   { SparseFile file(dir / "shard", 10); }
   EXPECT_EQ(std::filesystem::file_size(dir / "shard"), 10u);
   EXPECT_THROW(SparseFile(dir / "absent/shard", 10), Error);
+}
+
+// Four pages of the letters a, b, c, d.
+class DirectWriteTest : public testing::Test {
+ protected:
+  DirectWriteTest() {
+    for (size_t i = 0; i < 4 * page_; ++i) {
+      memory_.data()[i] = static_cast<std::byte>('a' + i / page_);
+    }
+  }
+  // Writes the pages from number `first` on of the file.
+  bool Write(SparseFile& file, size_t first) {
+    return file.WriteDirect(first * page_, {memory_.data(), 4 * page_});
+  }
+  // A letter for each page of the file, '?' where it is not the same all over, '0' for zeros.
+  std::string Pages() {
+    std::string pages;
+    const std::string text = Read(path_);
+    for (size_t at = 0; at < text.size(); at += page_) {
+      const std::string page = text.substr(at, page_);
+      const bool is_same = page.find_first_not_of(page[0]) == std::string::npos;
+      pages += !is_same ? '?' : page[0] == 0 ? '0' : page[0];
+    }
+    return pages;
+  }
+
+  const size_t page_ = DirectWriteAlignment();
+  const TempFolder dir_;
+  const std::string path_ = dir_ / "shard";
+  PageBuffer memory_{4 * page_};
+  FaultyFileSystem fs_{RealFileSystem()};
+};
+
+TEST_F(DirectWriteTest, GoesBesideWhatGoesThroughTheCache) {
+  const auto file = fs_.OpenSparse(path_, 6 * page_);
+  file->WriteAt(0, Bytes(page_, 'x'));
+  if (!Write(*file, 1)) GTEST_SKIP() << "no direct writes in " << path_;
+  file->WriteAt(5 * page_, Bytes(page_, 'y'));
+  EXPECT_EQ(Pages(), "xabcdy");
+  EXPECT_EQ(fs_.direct_bytes(), 4 * page_);
+  // What the cache holds of a range that is written past it is not believed later.
+  EXPECT_TRUE(Write(*file, 2));
+  EXPECT_EQ(Pages(), "xaabcd");
+}
+
+TEST_F(DirectWriteTest, TakesUpShortWrites) {
+  const auto file = fs_.OpenSparse(path_, 4 * page_);
+  fs_.ShortenFills("", 0, 1);
+  if (!Write(*file, 0)) GTEST_SKIP() << "no direct writes in " << path_;
+  EXPECT_EQ(Pages(), "abcd");
+}
+
+TEST_F(DirectWriteTest, ARefusalIsRemembered) {
+  const auto file = fs_.OpenSparse(path_, 4 * page_);
+  fs_.RefuseDirectFills();
+  EXPECT_FALSE(Write(*file, 0));
+  fs_.ClearFaults();
+  EXPECT_FALSE(Write(*file, 0));
+  file->WriteAt(0, {memory_.data(), 4 * page_});
+  EXPECT_EQ(Pages(), "abcd");
+}
+
+TEST_F(DirectWriteTest, SaysWhatWentWrong) {
+  const auto file = fs_.OpenSparse(path_, 4 * page_);
+  for (const auto& [error, code] :
+       {std::pair{ENOSPC, ErrorCode::kNoSpace}, {EIO, ErrorCode::kIo}}) {
+    fs_.FailFills("shard", error, 0, 2);
+    for (const bool direct : {true, false}) {
+      try {
+        if (direct) {
+          (void)Write(*file, 0);
+        } else {
+          file->WriteAt(0, {memory_.data(), 10});
+        }
+        FAIL();
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), code);
+        EXPECT_NE(std::string(e.what()).find(path_), std::string::npos);
+      }
+    }
+    fs_.ClearFaults();
+  }
 }
 
 TEST(SparseFileTest, SaysThatTheDiskIsFull) {

@@ -19,6 +19,7 @@
 
 #include "io/file.h"
 #include "io/read_loop.h"
+#include "io/sparse_file.h"
 
 namespace deltafin {
 
@@ -87,6 +88,20 @@ class FaultyFileSystem final : public FileSystem {
     write_error_ = code;
     write_failures_.push_back({"", skip, count});
   }
+  // As FailReads, for the calls of pwrite(2) that fill sparse files; `error` is an errno.
+  void FailFills(const std::string& path_end, int error, int64_t skip, int64_t count = 1) {
+    const std::lock_guard lock(mutex_);
+    fill_error_ = error;
+    fill_failures_.push_back({path_end, skip, count});
+  }
+  // Counted as for FailFills, these write a half only, as the system may do, direct ones up to
+  // somewhere in a block: nobody must notice.
+  void ShortenFills(const std::string& path_end, int64_t skip, int64_t count = 1) {
+    const std::lock_guard lock(mutex_);
+    short_fills_.push_back({path_end, skip, count});
+  }
+  // From now on, sparse files cannot be written past the page cache.
+  void RefuseDirectFills() { refuses_direct_ = true; }
   // The file seems `bytes` long when it is opened from now on, and reads beyond that fail.
   void Truncate(const std::string& path_end, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -104,6 +119,8 @@ class FaultyFileSystem final : public FileSystem {
   }
   // Every read waits this long first.
   void SetDelay(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
+  // Every direct write of sparse files waits this long first.
+  void SetDirectDelay(std::chrono::microseconds delay) { direct_delay_us_ = delay.count(); }
   void ClearFaults() {
     const std::lock_guard lock(mutex_);
     failures_.clear();
@@ -111,12 +128,19 @@ class FaultyFileSystem final : public FileSystem {
     truncations_.clear();
     changes_.clear();
     write_failures_.clear();
+    fill_failures_.clear();
+    short_fills_.clear();
+    refuses_direct_ = false;
     delay_us_ = 0;
+    direct_delay_us_ = 0;
   }
 
   int64_t num_reads() const { return num_reads_; }
   uint64_t bytes_read() const { return bytes_read_; }
   int64_t num_writes() const { return num_writes_; }
+  // Of sparse files, written past the page cache and through it.
+  uint64_t direct_bytes() const { return direct_bytes_; }
+  uint64_t cached_bytes() const { return cached_bytes_; }
 
   std::unique_ptr<ReadableFile> OpenForReading(const std::string& path) override {
     return std::make_unique<File>(*this, base_.OpenForReading(path));
@@ -125,6 +149,10 @@ class FaultyFileSystem final : public FileSystem {
   // Its path ends in "scratch" for those who choose files.
   std::unique_ptr<ScratchFile> CreateScratch(const std::string& folder) override {
     return std::make_unique<Scratch>(*this, base_.CreateScratch(folder));
+  }
+  // Of the real file system.
+  std::unique_ptr<SparseFile> OpenSparse(const std::string& path, uint64_t bytes) override {
+    return std::make_unique<Sparse>(*this, path, bytes);
   }
 
  private:
@@ -186,7 +214,40 @@ class FaultyFileSystem final : public FileSystem {
     const std::string path_ = "scratch";
   };
 
-  static bool Chooses(const std::string& path_end, const ReadableFile& file) {
+  class Sparse final : public SparseFile {
+   public:
+    Sparse(FaultyFileSystem& fs, const std::string& path, uint64_t bytes)
+        : SparseFile(path, bytes), fs_(fs) {}
+
+   protected:
+    ssize_t Pwrite(ReadMode mode, const void* bytes, size_t count, off_t offset) override {
+      const bool direct = mode == ReadMode::kDirect;
+      int error = direct && fs_.refuses_direct_ ? EINVAL : 0;
+      if (direct && error == 0 && fs_.direct_delay_us_ > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(fs_.direct_delay_us_));
+      }
+      if (error == 0 && fs_.IsNext(fs_.fill_failures_, *this)) error = fs_.fill_error_;
+      if (error != 0) {
+        errno = error;
+        return -1;
+      }
+      const bool is_short = fs_.IsNext(fs_.short_fills_, *this);
+      const size_t unit = direct ? DirectWriteAlignment() : 1;
+      if (is_short && count >= 2 * unit) count = count / 2 / unit * unit;
+      ssize_t written = SparseFile::Pwrite(mode, bytes, count, offset);
+      if (is_short && direct && written > 100) written -= 100;
+      if (written > 0) {
+        (direct ? fs_.direct_bytes_ : fs_.cached_bytes_) += static_cast<uint64_t>(written);
+      }
+      return written;
+    }
+
+   private:
+    FaultyFileSystem& fs_;
+  };
+
+  template <class File>
+  static bool Chooses(const std::string& path_end, const File& file) {
     return std::string_view(file.path()).ends_with(path_end);
   }
 
@@ -199,8 +260,9 @@ class FaultyFileSystem final : public FileSystem {
     return limit;
   }
 
-  // Whether the next read of the file is one of those; counts it.
-  bool IsNext(std::vector<Failure>& failures, const ReadableFile& file) {
+  // Whether the next use of the file is one of those; counts it.
+  template <class File>
+  bool IsNext(std::vector<Failure>& failures, const File& file) {
     const std::lock_guard lock(mutex_);
     bool fails = false;
     for (Failure& f : failures) {
@@ -255,6 +317,13 @@ class FaultyFileSystem final : public FileSystem {
   std::vector<Change> changes_;
   std::vector<Failure> write_failures_;
   ErrorCode write_error_ = ErrorCode::kIo;
+  std::vector<Failure> fill_failures_;
+  std::vector<Failure> short_fills_;
+  std::atomic<int> fill_error_ = EIO;
+  std::atomic<bool> refuses_direct_ = false;
+  std::atomic<int64_t> direct_delay_us_ = 0;
+  std::atomic<uint64_t> direct_bytes_ = 0;
+  std::atomic<uint64_t> cached_bytes_ = 0;
   std::atomic<int64_t> num_writes_ = 0;
   std::atomic<int64_t> delay_us_ = 0;
   std::atomic<int64_t> num_reads_ = 0;

@@ -79,7 +79,7 @@ std::unique_ptr<ShardPresence> ShardPresence::OpenForWriting(FileSystem& fs,
   }
   const uint64_t journal_bytes = content.valid_bytes;
   std::unique_ptr<ShardPresence> shard(new ShardPresence(shard_path, std::move(content)));
-  shard->file_ = std::make_unique<SparseFile>(shard_path, file_bytes);
+  shard->file_ = fs.OpenSparse(shard_path, file_bytes);
   shard->journal_ = std::make_unique<JournalFile>(PresencePath(shard_path), journal_bytes);
   return shard;
 }
