@@ -18,9 +18,15 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const;
-  // Whether every worker looks for work at this moment: one microsecond hands it a piece, where one
+  // Workers that look for work at this moment: one microsecond hands such a one a piece, where one
   // that sleeps takes tens to wake. A hint: it may be over.
-  bool AllAwake() const;
+  int NumAwake() const;
+
+  // The grain for a loop over `count` items of about `ns_per_item` nanoseconds on one thread, a
+  // multiple of `unit`: pieces as short as pay for the threads that are awake, and for waking
+  // others. Where loops follow each other that more threads would have shared if they had been
+  // awake, it wakes them for the next ones. For the caller of ParallelFor, right before it.
+  int64_t Grain(int64_t count, int64_t unit, double ns_per_item);
 
   // Calls body(begin, end) for disjoint ranges that cover [0, count) once, each but the last a
   // multiple of `grain` long and starting at a multiple of it. How the ranges are cut may differ

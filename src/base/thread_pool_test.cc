@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <set>
 #include <thread>
@@ -97,30 +98,75 @@ TEST(ThreadPoolTest, WakesWorkersThatWentToSleep) {
   }
 }
 
-TEST(ThreadPoolTest, KnowsWhetherItsWorkersAreAwake) {
-  EXPECT_TRUE(ThreadPool(1).AllAwake());  // it has none
+constexpr std::chrono::seconds kPatience{20};
+
+// Waits until `done` or for 20 seconds; whether it was done.
+template <class Done>
+bool Eventually(Done done) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+  }
+  return true;
+}
+
+bool AllAsleep(const ThreadPool& pool) {
+  return Eventually([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return pool.NumAwake() == 0;
+  });
+}
+
+TEST(ThreadPoolTest, KnowsHowManyWorkersAreAwake) {
+  EXPECT_EQ(ThreadPool(1).NumAwake(), 0);  // it has none
   ThreadPool pool(2);
-  const auto wait_until_asleep = [&] {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (pool.AllAwake() && std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return !pool.AllAwake();
-  };
   for (int round = 0; round < 5; ++round) {
-    EXPECT_TRUE(wait_until_asleep());
+    EXPECT_TRUE(AllAsleep(pool));
     std::atomic<int> inside{0};
     std::atomic<int> awake{0};
     std::atomic<int> looked{0};
     pool.ParallelFor(2, 1, [&](int64_t, int64_t) {
       ++inside;
       while (inside < 2) std::this_thread::yield();
-      awake += pool.AllAwake();
+      awake += pool.NumAwake();
       ++looked;
       while (looked < 2) std::this_thread::yield();  // who leaves may be asleep at once
     });
     EXPECT_EQ(awake, 2);
   }
+}
+
+TEST(ThreadPoolTest, SleepersAreWokenForLongPiecesOnly) {
+  ThreadPool pool(4);
+  ASSERT_TRUE(AllAsleep(pool));
+  EXPECT_EQ(pool.Grain(0, 16, 1.0), 16);
+  EXPECT_EQ(pool.Grain(1000, 16, 1.0), 1008);         // 1 us is one piece
+  EXPECT_EQ(pool.Grain(50, 1, 400.0), 50);            // 20 us are not worth waking somebody ...
+  EXPECT_EQ(pool.Grain(1000, 16, 400.0), 80);         // ... 400 us are, in pieces of 30
+  EXPECT_EQ(pool.Grain(1000000, 16, 400.0), 7824);    // 32 pieces a thread
+  EXPECT_EQ(pool.Grain(10, 1, 1e6), 1);               // an item is a piece
+  EXPECT_EQ(ThreadPool(1).Grain(100, 1, 10.0), 100);  // nobody to share with
+}
+
+TEST(ThreadPoolTest, WorkersAreWokenForManyShortLoops) {
+  ThreadPool pool(3);
+  ASSERT_TRUE(AllAsleep(pool));
+  // Loops of 20 us by the clock, each too short to wake somebody for.
+  std::set<std::thread::id> who;
+  std::mutex mutex;
+  EXPECT_TRUE(Eventually([&] {
+    pool.ParallelFor(5, pool.Grain(5, 1, 4000.0), [&](int64_t begin, int64_t end) {
+      const auto until =
+          std::chrono::steady_clock::now() + (end - begin) * std::chrono::microseconds(4);
+      while (std::chrono::steady_clock::now() < until) {
+      }
+      const std::scoped_lock lock(mutex);
+      who.insert(std::this_thread::get_id());
+    });
+    return who.size() == 3;
+  }));
+  // And sleep again when no more come.
+  EXPECT_TRUE(AllAsleep(pool));
 }
 
 TEST(ThreadPoolTest, DoesNotAllocate) {

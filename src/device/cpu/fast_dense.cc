@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "base/format.h"
@@ -7,14 +6,6 @@
 
 namespace deltafin {
 namespace {
-
-// A piece of work shorter than this is not worth another thread, if it looks for work or if it has
-// to be woken (thread_pool.cc).
-constexpr double kPieceNs = 3000.0;
-constexpr double kPieceNsAsleep = 30000.0;
-// More pieces than threads, because another process may slow one of them down; not many more,
-// because each piece starts without prefetched weights.
-constexpr int64_t kPiecesPerThread = 32;
 
 // Rough costs on one core, for choosing pieces only: 20 GB/s of weights.
 double MatMulRowNs(const Matrix& w, int64_t n, double fma_ns) {
@@ -33,14 +24,6 @@ FastDevice::FastDevice(ThreadPool& pool, const KernelTable& kernels, std::string
 std::string FastDevice::Describe() const {
   const int threads = pool().num_threads();
   return format("cpu ({}, {} thread{})", isa_name_, threads, threads == 1 ? "" : "s");
-}
-
-int64_t FastDevice::Grain(int64_t count, int64_t unit, double ns_per_item) const {
-  const double piece_ns = pool().AllAwake() ? kPieceNs : kPieceNsAsleep;
-  const double worthwhile = std::ceil(piece_ns / std::max(ns_per_item, 1e-3));
-  if (worthwhile >= static_cast<double>(count)) return std::max<int64_t>(count, 1);
-  const int64_t even = count / (kPiecesPerThread * pool().num_threads());
-  return RoundUpTo(std::max({static_cast<int64_t>(worthwhile), even, int64_t{1}}), unit);
 }
 
 int64_t FastDevice::PackedFloats(WeightFormat format, int64_t cols) const {

@@ -81,9 +81,8 @@ class FastDevice : public HostDevice {
   // threads as pay for waking them.
   template <class Body>
   void Parallel(int64_t count, int64_t unit, double ns_per_item, const Body& body) {
-    pool().ParallelFor(count, Grain(count, unit, ns_per_item), body);
+    pool().ParallelFor(count, pool().Grain(count, unit, ns_per_item), body);
   }
-  int64_t Grain(int64_t count, int64_t unit, double ns_per_item) const;
 
   // A row of `cols` activations as the kernels for `format` read it.
   int64_t PackedFloats(WeightFormat format, int64_t cols) const;
