@@ -105,19 +105,23 @@ std::span<const std::byte> SpineStream::Get(size_t i) {
   DF_CHECK(!held_[i]);
   if (IsLoaded(i)) return loaded_[i];
   if (whole_in_use_ == i) return whole_data_;
+  // A read that was launched before anybody needed it, in an earlier pass perhaps, may fail or have
+  // failed: the disk may be well again.
+  const bool ahead = std::any_of(flights_.begin(), flights_.end(),
+                                 [&](const Flight& flight) { return flight.piece == i; });
   Seek(i);
   // Another whole matrix than the one that is in use cannot be read: the forward pass has no layer
   // with two.
   DF_CHECK(!flights_.empty() && flights_.front().piece == i);
-  if (HasFailed(flights_.front())) {
-    // Before anybody needed it, in an earlier pass perhaps: the disk may be well again.
+  WaitFor(flights_.front());
+  if (ahead && flights_.front().state == State::kFailed) {
     Drop(flights_.size());
     cursor_ = i;
     Fill();
     DF_CHECK(!flights_.empty() && flights_.front().piece == i);
+    WaitFor(flights_.front());
   }
   Flight& flight = flights_.front();
-  WaitFor(flight);
   if (flight.state == State::kFailed) {
     const Error error(flight.error_code, flight.error);
     PopOldest();
@@ -221,11 +225,6 @@ std::byte* SpineStream::Claim(size_t i) {
   }
   const std::optional<size_t> offset = ring_.Claim(bytes);
   return offset ? ring_memory_.data() + *offset : nullptr;
-}
-
-bool SpineStream::HasFailed(const Flight& flight) {
-  const std::lock_guard lock(mutex_);
-  return flight.state == State::kFailed;
 }
 
 void SpineStream::WaitFor(Flight& flight) {

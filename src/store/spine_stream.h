@@ -86,7 +86,6 @@ class SpineStream final : private ReadListener {
   std::byte* Claim(size_t i);
   // Adds a flight of piece i to `buffer`; the read that the queue is to be given.
   ReadRequest Launch(size_t i, std::byte* buffer);
-  bool HasFailed(const Flight& flight);
   void WaitFor(Flight& flight);
   // Takes the `count` oldest flights back: cancels, or waits and keeps what belongs to residents.
   void Drop(size_t count);
