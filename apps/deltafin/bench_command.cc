@@ -96,6 +96,8 @@ void PrintBenchResult(const BenchResult& r) {
   std::fflush(stdout);
 }
 
+void PrintBenchProgress(const std::string& what) { std::fprintf(stderr, "%s\n", what.c_str()); }
+
 int PrintBenchReport(const BenchReport& report, bool json) {
   if (json) {
     std::cout << ToJson(report).dump() << std::endl;

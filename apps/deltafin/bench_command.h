@@ -1,6 +1,7 @@
 // deltafin bench: one file for each group of measurements, and what they share.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "command_line.h"
@@ -27,8 +28,11 @@ void PrintBenchHeading();
 void PrintBenchResult(const BenchResult& result);
 int FinishBenchReport(const BenchReport& report, bool json);
 
-// A benchmark whose results are shown as they come. The heading waits for the first one: an error
-// before that stands alone. Returns the exit status.
+// What was measured, in a line of its own on stderr.
+void PrintBenchProgress(const std::string& what);
+
+// A benchmark whose results are shown as they come (with `json` at its end). The heading waits for
+// the first one: an error before that stands alone. Returns the exit status.
 template <class Options>
 int RunBench(Options options, bool json, BenchReport (*bench)(const Options&)) {
   if (!json) {
@@ -36,6 +40,7 @@ int RunBench(Options options, bool json, BenchReport (*bench)(const Options&)) {
       if (!std::exchange(has_heading, true)) PrintBenchHeading();
       PrintBenchResult(result);
     };
+    if constexpr (requires { options.on_progress; }) options.on_progress = &PrintBenchProgress;
   }
   return FinishBenchReport(bench(options), json);
 }

@@ -31,7 +31,7 @@ void AddBenchSpecCommand(CLI::App& bench, int* status) {
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 20));
   command
       ->add_option("--seconds", flags->options.seconds,
-                   "Measure for about so long (default: 120); three rounds at least")
+                   "Measure for about so long (default: 120), one pass of each at least")
       ->type_name("S")
       ->check(CLI::Range(0.0, 86400.0));
   command->add_flag("--json", flags->json, "One JSON object: machine, results, targets");

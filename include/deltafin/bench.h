@@ -97,15 +97,16 @@ struct DecodeBenchOptions {
 // max(disk time, memory time, compute time) / wall time: bytes read over the rate that the same
 // reads reach by themselves, weights over the read bandwidth, weights over the rate of the kernels
 // by themselves, all measured just before and after the tokens. What the reads take of the
-// processors (warm: the copy out of the page cache) is told, but in no ratio. Takes 2 GiB more than
-// the model's budget. Throws Error.
+// processors (warm: the copy out of the page cache) is told, but in no ratio. Takes 2.5 GiB more
+// than the model's budget. Throws Error.
 BenchReport BenchDecode(const DecodeBenchOptions& options);
 
 struct BatchBenchOptions {
   EngineOptions engine;  // sessions and context are set as needed
-  int64_t tokens = 16;   // passes of each measurement
-  double seconds = 60;   // about; at least three rounds are measured
+  int64_t tokens = 16;   // passes of each measurement, fewer where they take too long
+  double seconds = 60;   // about; at least one pass of each number of sequences is measured
   std::function<void(const BenchResult&)> on_result = nullptr;
+  std::function<void(const std::string&)> on_progress = nullptr;  // hears each measurement
 };
 
 // The time of a pass in which 1, 2, 4 and 8 independent sequences get a token each, in turns. What
@@ -115,9 +116,10 @@ BenchReport BenchBatch(const BatchBenchOptions& options);
 
 struct SpecBenchOptions {
   EngineOptions engine;  // context_tokens and max_draft_tokens are set as needed
-  int64_t tokens = 128;  // decoded in each measurement; at least 16
-  double seconds = 120;  // about; at least three rounds are measured
+  int64_t tokens = 128;  // decoded in each measurement, fewer where it takes too long; at least 16
+  double seconds = 120;  // about; at least one pass of each text is measured, with and without
   std::function<void(const BenchResult&)> on_result = nullptr;
+  std::function<void(const std::string&)> on_progress = nullptr;  // hears each measurement
 };
 
 // What guesses at the next tokens gain on a text that repeats itself, and lose on one that does

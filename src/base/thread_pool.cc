@@ -46,6 +46,10 @@ constexpr int64_t kPiecesPerThread = 32;
 // Time lost for want of a thread that is awake, within the moment below, for which one is woken.
 constexpr double kLossNs = 20000.0;
 constexpr std::chrono::microseconds kLossMoment{1000};
+// Of what is left of a loop, the part of a thread's fair share that it claims at a time: neighbours
+// in one piece (a kernel that reads ahead of itself begins anew with each), and the smallest ones
+// last, so that all threads end together.
+constexpr uint32_t kClaimsOfAShare = 2;
 
 // True as soon as `ready()`; false when the moment is over.
 template <class Ready>
@@ -64,13 +68,14 @@ bool SpinUntil(Ready ready, std::chrono::microseconds moment) {
 
 }  // namespace
 
-// One loop at a time. Its chunks are claimed one by one from `unclaimed_` by whoever has time, the
-// caller among them, and the caller returns when all claimed chunks are done: a worker that the
-// system does not run delays nothing unless it holds a chunk. The plain fields of the loop are read
-// only by a thread that holds a chunk, so they cannot change under it, however late it woke up.
+// One loop at a time. Its chunks are claimed from `unclaimed_`, some at a time, by whoever has
+// time, the caller among them, and the caller returns when all claimed chunks are done: a worker
+// that the system does not run delays nothing unless it holds a chunk. The plain fields of the loop
+// are read only by a thread that holds a chunk, so they cannot change under it, however late it
+// woke up.
 class ThreadPool::Impl {
  public:
-  explicit Impl(int num_threads) {
+  explicit Impl(int num_threads) : claims_(kClaimsOfAShare * static_cast<uint32_t>(num_threads)) {
     DF_CHECK(num_threads >= 1);
     workers_.reserve(static_cast<size_t>(num_threads - 1));
     try {
@@ -136,14 +141,15 @@ class ThreadPool::Impl {
     bool any = false;
     uint32_t left = unclaimed_.load(std::memory_order_relaxed);
     while (left > 0) {
-      if (!unclaimed_.compare_exchange_weak(left, left - 1, std::memory_order_acquire,
+      const uint32_t some = std::max(1u, left / claims_);
+      if (!unclaimed_.compare_exchange_weak(left, left - some, std::memory_order_acquire,
                                             std::memory_order_relaxed)) {
         continue;
       }
       any = true;
       const int64_t begin = int64_t{chunks_ - left} * grain_;
-      (*body_)(begin, std::min(begin + grain_, count_));
-      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+      (*body_)(begin, std::min(begin + some * grain_, count_));
+      if (unfinished_.fetch_sub(some, std::memory_order_acq_rel) == some) unfinished_.notify_one();
       left = unclaimed_.load(std::memory_order_relaxed);
     }
     return any;
@@ -183,6 +189,7 @@ class ThreadPool::Impl {
     for (std::thread& worker : workers_) worker.join();
   }
 
+  const uint32_t claims_;
   std::vector<std::thread> workers_;
   const Body* body_ = nullptr;
   int64_t count_ = 0;

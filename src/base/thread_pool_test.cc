@@ -49,6 +49,15 @@ TEST(ThreadPoolTest, CoversEveryIndexOnceInAlignedChunks) {
   }
 }
 
+// Neighbours go together, so that a kernel seldom begins anew; the last pieces are the shortest, so
+// that no thread waits long for another.
+TEST(ThreadPoolTest, ClaimsMuchAtFirstAndLittleInTheEnd) {
+  ThreadPool pool(1);
+  std::vector<int64_t> lengths;
+  pool.ParallelFor(640, 10, [&](int64_t begin, int64_t end) { lengths.push_back(end - begin); });
+  EXPECT_EQ(lengths, (std::vector<int64_t>{320, 160, 80, 40, 20, 10, 10}));
+}
+
 TEST(ThreadPoolTest, RunsInlineWhenOneChunkIsEnough) {
   ThreadPool pool(4);
   std::thread::id who;

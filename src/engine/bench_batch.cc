@@ -1,6 +1,6 @@
 // deltafin bench batch: what sequences gain by sharing passes.
 #include <algorithm>
-#include <chrono>
+#include <iterator>
 #include <map>
 #include <random>
 #include <vector>
@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kCounts[] = {1, 2, 4, 8};
 constexpr int kMostSequences = 8;
-constexpr int64_t kWarmUpTokens = 1;
 constexpr int kTargetSequences = 4;
 constexpr double kGainAtTarget = 2.5;
 
@@ -31,7 +30,7 @@ class BatchBench {
     }
     EngineOptions engine = options.engine;
     engine.parallel_sessions = kMostSequences;
-    engine.context_tokens = kWarmUpTokens + options.tokens;
+    engine.context_tokens = options.tokens;
     engine.max_draft_tokens = 0;
     engine_ = Engine::Open(engine);
     impl_ = dynamic_cast<EngineImpl*>(engine_.get());
@@ -43,43 +42,46 @@ class BatchBench {
   }
 
   BenchReport Run() {
-    const auto begin = std::chrono::steady_clock::now();
-    const auto spent = [&] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    };
-    Decode(kMostSequences);  // what is read at the first use only
+    const Stopwatch watch;
+    Decode(kMostSequences, 0);  // what is read at the first use only
+    const double share = options_.seconds / (kUsualRounds * std::size(kCounts));
     double round_seconds = 0;
-    for (int round = 0; round < kMinRounds || spent() + round_seconds < options_.seconds; ++round) {
-      const double before = spent();
+    for (int round = 1; round == 1 || watch.Seconds() + round_seconds < options_.seconds; ++round) {
+      const Stopwatch this_round;
       // In turns, so that what else the machine does hits all.
-      for (int count : kCounts) seconds_[count].push_back(Decode(count));
-      round_seconds = spent() - before;
+      for (int count : kCounts) {
+        const double seconds = Decode(count, share);
+        seconds_[count].push_back(seconds);
+        if (!options_.on_progress) continue;
+        options_.on_progress(
+            format("round {}, {} sequences: {:.4f} s a pass", round, count, seconds));
+      }
+      round_seconds = this_round.Seconds();
     }
     return Report();
   }
 
  private:
-  // Seconds of a pass in which `count` sequences get a token each. The tokens are random, so that
-  // every sequence picks experts of its own.
-  double Decode(int count) {
+  // Seconds of a pass in which `count` sequences get a token each: the mean of options_.tokens of
+  // them, or of as many as begin within `seconds`. The tokens are random, so that every sequence
+  // picks experts of its own.
+  double Decode(int count, double seconds) {
     std::uniform_int_distribution<TokenId> token(
         0, static_cast<TokenId>(impl_->config().vocab_size - 1));
     std::vector<std::vector<TokenId>> tokens(static_cast<size_t>(count));
-    const auto pass = [&](int64_t length) {
+    for (auto& state : states_) state->Clear();
+    const Stopwatch watch;
+    int64_t passes = 0;
+    while (passes == 0 || (passes < options_.tokens && watch.Seconds() < seconds)) {
       std::vector<deltafin::Run> runs;
       for (int i = 0; i < count; ++i) {
-        tokens[i].resize(static_cast<size_t>(length));
-        for (TokenId& id : tokens[i]) id = token(random_);
+        tokens[i] = {token(random_)};
         runs.push_back({states_[i].get(), tokens[i], LogitsWanted::kLast});
       }
       impl_->model().Forward(runs, [](size_t, int64_t, std::span<const float>) {}, {});
-    };
-    for (auto& state : states_) state->Clear();
-    for (int64_t done = 0; done < kWarmUpTokens; ++done) pass(1);
-    const auto start = std::chrono::steady_clock::now();
-    for (int64_t done = 0; done < options_.tokens; ++done) pass(1);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
-           static_cast<double>(options_.tokens);
+      ++passes;
+    }
+    return watch.Seconds() / static_cast<double>(passes);
   }
 
   BenchReport Report() const {

@@ -57,7 +57,7 @@ struct MachineRates {
   double memory_bytes_per_second = 0;
   double spine_bytes_per_second = 0;
   double expert_bytes_per_second = 0;
-  double seconds_per_kda_layer = 0;
+  double kda_bytes_per_second = 0;  // of states, read and written
 };
 
 // On average, as tokens are measured: what else the host of this machine does hits both.
@@ -70,17 +70,29 @@ double SecondsOf(OperatorCase& subject) {
   return SecondsSince(start) / runs;
 }
 
-MachineRates MeasureMachine(ThreadPool& pool, WeightArena& arena, WeightFormat spine) {
-  const auto device = MakeCpuDevice(pool);
-  MachineRates rates;
-  rates.memory_bytes_per_second = ReadBytesPerSecond(pool);
-  const auto matrix = MakeMatMulCase(*device, arena, spine, 12288, kHiddenOfTheRelease, 1);
-  rates.spine_bytes_per_second = matrix->bytes() / SecondsOf(*matrix);
-  const auto experts = MakeExpertCase(*device, arena, 1);
-  rates.expert_bytes_per_second = experts->bytes() / SecondsOf(*experts);
-  rates.seconds_per_kda_layer = SecondsOf(*MakeKdaCase(*device, 1));
-  return rates;
-}
+// Keeps its memory: what is given back keeps the system busy for a while.
+class MachineMeter {
+ public:
+  MachineMeter(ThreadPool& pool, WeightFormat spine)
+      : pool_(pool),
+        device_(MakeCpuDevice(pool)),
+        matrix_(MakeMatMulCase(*device_, arena_, spine, 12288, kHiddenOfTheRelease, 1)),
+        experts_(MakeExpertCase(*device_, arena_, 1)),
+        kda_(MakeKdaCase(*device_, 1)) {}
+
+  MachineRates Measure() {
+    const auto rate = [](OperatorCase& subject) { return subject.bytes() / SecondsOf(subject); };
+    return {ReadBytesPerSecond(pool_), rate(*matrix_), rate(*experts_), rate(*kda_)};
+  }
+
+ private:
+  ThreadPool& pool_;
+  const std::unique_ptr<Device> device_;
+  WeightArena arena_;
+  const std::unique_ptr<OperatorCase> matrix_;
+  const std::unique_ptr<OperatorCase> experts_;
+  const std::unique_ptr<OperatorCase> kda_;
+};
 
 // Of all threads of this process, those of the kernel's that read for it among them.
 double ProcessorSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
@@ -103,15 +115,17 @@ Limits MeanOf(const Limits& a, const Limits& b) {
       {mean(a.machine.memory_bytes_per_second, b.machine.memory_bytes_per_second),
        mean(a.machine.spine_bytes_per_second, b.machine.spine_bytes_per_second),
        mean(a.machine.expert_bytes_per_second, b.machine.expert_bytes_per_second),
-       mean(a.machine.seconds_per_kda_layer, b.machine.seconds_per_kda_layer)},
+       mean(a.machine.kda_bytes_per_second, b.machine.kda_bytes_per_second)},
       {mean(a.disk.bytes_per_second, b.disk.bytes_per_second),
        mean(a.disk.processor_seconds_per_byte, b.disk.processor_seconds_per_byte)},
   };
 }
 
-// Of a budget, without what this program needs in addition for its own measurements.
+// Of a budget, without what this program needs in addition for its own measurements: weights, what
+// the read bandwidth is measured on, and the states of K3.
 double GibibytesOf(uint64_t budget) {
-  return static_cast<double>(static_cast<int64_t>(budget) - 2 * kColdBytes) / (1 << 30);
+  constexpr double kOwnGibibytes = 2.47;
+  return static_cast<double>(budget) / (1 << 30) - kOwnGibibytes;
 }
 
 // What one token takes on average.
@@ -119,8 +133,10 @@ struct Decoded {
   Limits limits;
   double seconds = 0;
   double bytes_read = 0;
-  double weight_bytes = 0;  // that the computation went through
-  double expert_bytes = 0;  // of them
+  double expert_bytes_read = 0;  // of them
+  uint64_t resident_bytes = 0;   // of the spine, which are not read again
+  double weight_bytes = 0;       // that the computation went through
+  double expert_bytes = 0;       // of them
   double spine_wait = 0;
   double expert_wait = 0;
 };
@@ -131,12 +147,11 @@ class DecodeBench {
       : options_(options),
         file_system_(RealFileSystem(), options.model_dir, options.also_dirs),
         checkpoint_(Checkpoint::Open(file_system_, options.model_dir)),
-        pool_(options.threads > 0 ? options.threads : UsableProcessors()) {
-    std::string note;
-    const SpineSource spine = ChooseSpine(file_system_, *checkpoint_, options.spine, &note);
-    format_ = spine.format;
-    spine_bytes_ = spine.TotalBytes();
-    release_bytes_ = BytesOfTheRelease(spine);
+        pool_(options.threads > 0 ? options.threads : UsableProcessors()),
+        spine_(ChooseSpine(file_system_, *checkpoint_, options.spine, &spine_note_)),
+        machine_(pool_, spine_.format),
+        spine_bytes_(spine_.TotalBytes()) {
+    release_bytes_ = BytesOfTheRelease(spine_);
     for (uint32_t shard = 0; shard < checkpoint_->num_shards(); ++shard) {
       files_.push_back(&checkpoint_->file(shard));
     }
@@ -147,7 +162,7 @@ class DecodeBench {
 
   BenchReport Run() {
     report_.machine = DescribeMachine();
-    MeasureMachine(pool_, arena_, format_);  // takes its memory, before budgets are chosen
+    machine_.Measure();  // takes all of its memory, before budgets are chosen
     const std::vector<uint64_t> budgets = Budgets();
     if (options_.cold) {
       MeasureDemand();
@@ -229,7 +244,9 @@ class DecodeBench {
   bool FillPageCache(uint64_t largest_budget) {
     const MemoryLimits limits = ReadMemoryLimits();
     const uint64_t bytes = checkpoint_->total_bytes();
-    if (bytes + largest_budget > std::min(limits.limit_bytes, limits.available_bytes)) {
+    // Of the budget, this process has a part already.
+    const uint64_t usable = limits.available_bytes + ReadProcessMemory().resident_bytes;
+    if (bytes + largest_budget > std::min(limits.limit_bytes, usable)) {
       report_.notes.push_back(
           "not measured warm: the page cache cannot hold the files beside the "
           "largest budget");
@@ -270,9 +287,7 @@ class DecodeBench {
             (ProcessorSeconds() - processor_before) / (kProbeRounds * bytes)};
   }
 
-  Limits MeasureLimits(bool warm) {
-    return {MeasureMachine(pool_, arena_, format_), MeasureDisk(warm)};
-  }
+  Limits MeasureLimits(bool warm) { return {machine_.Measure(), MeasureDisk(warm)}; }
 
   // The experts of a layer all at once, until the last one is there, against reads without end.
   void MeasureDemand() {
@@ -318,6 +333,10 @@ class DecodeBench {
     decoded.seconds = SecondsSince(start) / tokens;
     const EngineCounters counters = engine.counters() - before;
     decoded.bytes_read = static_cast<double>(counters.bytes_read()) / tokens;
+    decoded.expert_bytes_read = static_cast<double>(counters.expert_bytes) / tokens;
+    const MemoryPlan& plan = engine.memory_plan();
+    decoded.resident_bytes =
+        plan.spine_is_resident ? spine_bytes_ : std::min(plan.spine_bytes, spine_bytes_);
     decoded.expert_bytes =
         static_cast<double>(engine.expert_counters().requested - experts_before) *
         static_cast<double>(checkpoint_->expert_bytes()) / tokens;
@@ -338,6 +357,11 @@ class DecodeBench {
       const BenchResult result = ResultOf(name, budget, decoded);
       report_.results.push_back(result);
       if (options_.on_result) options_.on_result(result);
+      report_.notes.push_back(
+          format("{}, {:.2f} GiB: {} of {} bytes of the spine stay in RAM; {:.0f} bytes of experts "
+                 "were read a token",
+                 name, GibibytesOf(budget), decoded.resident_bytes, spine_bytes_,
+                 decoded.expert_bytes_read));
       worst = std::min(worst, *result.ratio);
       if (last_seconds > 0) never_slower = std::min(never_slower, last_seconds / decoded.seconds);
       last_seconds = decoded.seconds;
@@ -354,19 +378,21 @@ class DecodeBench {
 
   BenchResult ResultOf(const char* name, uint64_t budget, const Decoded& decoded) const {
     const ModelConfig& config = checkpoint_->config();
-    const double kda_layers = static_cast<double>(config.num_layers - config.num_mla_layers());
+    const auto kda_bytes = static_cast<double>(
+        (config.num_layers - config.num_mla_layers()) * config.kda_heads * config.kda_head_dim *
+        config.kda_head_dim * 2 * static_cast<int64_t>(sizeof(float)));
     const MachineRates& machine = decoded.limits.machine;
     const DiskRates& disk_rates = decoded.limits.disk;
     const double disk = decoded.bytes_read / disk_rates.bytes_per_second;
     const double memory = decoded.weight_bytes / machine.memory_bytes_per_second;
     const double kernels = static_cast<double>(spine_bytes_) / machine.spine_bytes_per_second +
                            decoded.expert_bytes / machine.expert_bytes_per_second +
-                           kda_layers * machine.seconds_per_kda_layer;
+                           kda_bytes / machine.kda_bytes_per_second;
     const double reading =
         decoded.bytes_read * disk_rates.processor_seconds_per_byte / pool_.num_threads();
     BenchResult result;
     result.op = format("decode {}", name);
-    result.format = format_ == WeightFormat::kInt8 ? "int8 spine" : "bf16 spine";
+    result.format = spine_.format == WeightFormat::kInt8 ? "int8 spine" : "bf16 spine";
     result.shape = format("{} layers, {:.2f} GiB", config.num_layers, GibibytesOf(budget));
     result.positions = 1;
     result.threads = pool_.num_threads();
@@ -377,15 +403,15 @@ class DecodeBench {
     result.gb_per_s = bytes / decoded.seconds / 1e9;
     result.limit = bytes / least / 1e9;
     result.ratio = least / decoded.seconds;
+    result.bytes_per_token = decoded.bytes_read;
     result.bound += format(
-        " ({:.2f} GB read; seconds: disk {:.3f}, memory {:.3f}, kernels {:.3f}, reading {:.3f} "
+        " (seconds: disk {:.3f}, memory {:.3f}, kernels {:.3f}, reading {:.3f} "
         "of the processors, waited for spine {:.3f}, experts {:.3f}; GB/s: disk {:.2f}, memory "
         "{:.1f}, spine {:.1f}, "
         "experts {:.1f})",
-        decoded.bytes_read / 1e9, disk, memory, kernels, reading, decoded.spine_wait,
-        decoded.expert_wait, disk_rates.bytes_per_second / 1e9,
-        machine.memory_bytes_per_second / 1e9, machine.spine_bytes_per_second / 1e9,
-        machine.expert_bytes_per_second / 1e9);
+        disk, memory, kernels, reading, decoded.spine_wait, decoded.expert_wait,
+        disk_rates.bytes_per_second / 1e9, machine.memory_bytes_per_second / 1e9,
+        machine.spine_bytes_per_second / 1e9, machine.expert_bytes_per_second / 1e9);
     return result;
   }
 
@@ -434,10 +460,11 @@ class DecodeBench {
   ThreadPool pool_;
   std::vector<const ReadableFile*> files_;
   std::vector<DiskReads> reads_;
-  WeightFormat format_ = WeightFormat::kBf16;
-  uint64_t spine_bytes_ = 0;
+  std::string spine_note_;
+  const SpineSource spine_;
+  MachineMeter machine_;
+  const uint64_t spine_bytes_;
   double release_bytes_ = 0;
-  WeightArena arena_;
   uint64_t seed_ = 0;
   BenchReport report_;
 };

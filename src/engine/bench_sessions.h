@@ -13,7 +13,8 @@
 
 namespace deltafin {
 
-inline constexpr int kMinRounds = 3;
+// Rounds that there should be time for: where passes are slow, a measurement ends early for them.
+inline constexpr int kUsualRounds = 3;
 
 // Tokens without order, of which no two runs differ.
 class RandomTokens {

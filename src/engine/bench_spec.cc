@@ -28,9 +28,10 @@ constexpr std::array<Mode, 2> kModes = {{{"off", 0}, {"auto", kAutoDraft}}};
 // One text, decoded in both modes at the same time, again and again.
 struct Case {
   std::string name;
-  std::vector<TokenId> text;  // prompt and what follows
-  std::array<std::vector<double>, kModes.size()> seconds;
-  std::vector<double> gains;  // of each round
+  std::vector<TokenId> text;                               // prompt and what follows
+  std::array<std::vector<double>, kModes.size()> seconds;  // a token
+  std::array<int64_t, kModes.size()> tokens = {};          // of all rounds
+  std::vector<double> gains;                               // of each round
   int64_t drafted = 0;
   int64_t accepted = 0;
   int64_t draft_passes = 0;
@@ -50,8 +51,11 @@ class SpecBench {
     engine_ = Engine::Open(engine);
     RandomTokens random(engine_->tokenizer().vocab_size(), 7);
     const int64_t length = kPromptTokens + options.tokens;
-    cases_ = {{"repetitive", random.Take(kPeriod), {}, {}, 0, 0, 0},
-              {"random", random.Take(length), {}, {}, 0, 0, 0}};
+    cases_.resize(2);
+    cases_[0].name = "repetitive";
+    cases_[0].text = random.Take(kPeriod);
+    cases_[1].name = "random";
+    cases_[1].text = random.Take(length);
     std::vector<TokenId>& repetitive = cases_[0].text;
     while (std::ssize(repetitive) < length) {
       repetitive.push_back(repetitive[repetitive.size() - kPeriod]);
@@ -59,12 +63,11 @@ class SpecBench {
   }
 
   BenchReport Run() {
-    // What is read at the first use only.
-    for (Case& text : cases_) Decode(*Begin(text), 0, options_.tokens - 1);
     const Stopwatch watch;
+    // What is read at the first use only.
+    for (Case& text : cases_) Decode(*Begin(text), 0, options_.tokens - 1, Share());
     double round_seconds = 0;
-    for (int round = 0; round < kMinRounds || watch.Seconds() + round_seconds < options_.seconds;
-         ++round) {
+    for (int round = 1; round == 1 || watch.Seconds() + round_seconds < options_.seconds; ++round) {
       const Stopwatch this_round;
       for (Case& text : cases_) MeasureRound(text, round);
       round_seconds = this_round.Seconds();
@@ -73,6 +76,12 @@ class SpecBench {
   }
 
  private:
+  // Of the time, for one text in one mode in one round.
+  double Share() const {
+    return options_.seconds /
+           static_cast<double>(static_cast<size_t>(kUsualRounds) * cases_.size() * kModes.size());
+  }
+
   // With the prompt read and one token decoded.
   std::unique_ptr<SessionImpl> Begin(const Case& text) {
     std::unique_ptr<SessionImpl> session = NewSessionImpl(*engine_);
@@ -89,8 +98,12 @@ class SpecBench {
     return generate;
   }
 
-  GenerateResult Decode(SessionImpl& session, size_t mode, int64_t tokens) {
-    return session.Generate({}, OptionsOf(mode, tokens));
+  // `tokens`, or as many as begin within `seconds`.
+  GenerateResult Decode(SessionImpl& session, size_t mode, int64_t tokens, double seconds) {
+    GenerateOptions generate = OptionsOf(mode, tokens);
+    const Stopwatch watch;
+    generate.on_token = [&](TokenId) { return watch.Seconds() < seconds; };
+    return session.Generate({}, generate);
   }
 
   void MeasureRound(Case& text, int round) {
@@ -98,23 +111,33 @@ class SpecBench {
     for (auto& session : sessions) session = Begin(text);
     const int64_t tokens = options_.tokens - 1;
     const int64_t parts = std::clamp<int64_t>(tokens / kLeastPartTokens, 1, kMostParts);
+    const double share = Share();
     std::array<double, kModes.size()> seconds = {};
-    for (int64_t part = 0; part < parts; ++part) {
+    std::array<int64_t, kModes.size()> decoded = {};
+    const auto is_over = [&] { return seconds[0] + seconds[1] >= 2 * share; };
+    for (int64_t part = 0; part < parts && (part == 0 || !is_over()); ++part) {
       const int64_t count = tokens * (part + 1) / parts - tokens * part / parts;
       for (size_t i = 0; i < kModes.size(); ++i) {
         const size_t mode = (part + round) % 2 == 0 ? i : kModes.size() - 1 - i;
         const Stopwatch watch;
-        const GenerateResult result = Decode(*sessions[mode], mode, count);
+        const GenerateResult result =
+            Decode(*sessions[mode], mode, count, share / static_cast<double>(parts));
         seconds[mode] += watch.Seconds();
+        decoded[mode] += std::ssize(result.tokens);
         text.drafted += result.drafted_tokens;
         text.accepted += result.accepted_tokens;
         text.draft_passes += result.draft_passes;
       }
     }
     for (size_t mode = 0; mode < kModes.size(); ++mode) {
-      text.seconds[mode].push_back(seconds[mode] / static_cast<double>(tokens));
+      const double per_token = seconds[mode] / static_cast<double>(decoded[mode]);
+      text.seconds[mode].push_back(per_token);
+      text.tokens[mode] += decoded[mode];
+      if (!options_.on_progress) continue;
+      options_.on_progress(format("round {}, {}, {}: {:.4f} s a token, {} tokens", round, text.name,
+                                  kModes[mode].name, per_token, decoded[mode]));
     }
-    text.gains.push_back(seconds[0] / seconds[1]);
+    text.gains.push_back(text.seconds[0].back() / text.seconds[1].back());
   }
 
   BenchReport Report() const {
@@ -125,7 +148,8 @@ class SpecBench {
         BenchResult result;
         result.op = "spec " + text.name;
         result.format = kModes[mode].name;
-        result.shape = format("{} tokens, {} rounds", options_.tokens, text.gains.size());
+        const int64_t rounds = std::ssize(text.gains);
+        result.shape = format("{} tokens, {} rounds", 1 + text.tokens[mode] / rounds, rounds);
         result.seconds = MedianOf(text.seconds[mode]);
         if (mode > 0) {
           result.bound = "speed without guesses";

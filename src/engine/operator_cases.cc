@@ -30,7 +30,11 @@ AlignedBuffer<float> RandomFloats(int64_t count) {
   AlignedBuffer<float> values(static_cast<size_t>(count));
   std::mt19937 random(2);
   std::normal_distribution<float> normal;
-  for (float& value : values) value = normal(random);
+  const size_t unit = std::min(size_t{1} << 20, values.size());
+  for (size_t i = 0; i < unit; ++i) values[i] = normal(random);
+  for (size_t at = unit; at < values.size(); at += unit) {
+    std::copy_n(values.data(), std::min(values.size() - at, unit), values.data() + at);
+  }
   return values;
 }
 

@@ -46,13 +46,17 @@ void Model::MoeBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
 
   // All reads start now; the shared experts and the latent projection compute while the disk works.
   const std::unique_ptr<ExpertBatch> batch = RequestExperts(pass, layer, ids);
-  Linear(spine, SpineMatrix::kRoutedDown, x, z, latent, n);           // [n, latent]
-  Linear(spine, SpineMatrix::kSharedGate, x, gate, shared_width, n);  // [n, shared_width]
-  Linear(spine, SpineMatrix::kSharedUp, x, up, shared_width, n);      // [n, shared_width]
+  Linear(spine, SpineMatrix::kRoutedDown, x, z, latent, n);  // [n, latent]
+  // The disk has the experts before what is not in RAM of the shared ones: where that is waited
+  // for, experts compute meanwhile.
+  const auto run_some = [&] { return RunSomeExperts(pass, *batch, z, expert_out); };
+  Linear(spine, SpineMatrix::kSharedGate, x, gate, shared_width, n, run_some);  // [n, shared_width]
+  Linear(spine, SpineMatrix::kSharedUp, x, up, shared_width, n, run_some);      // [n, shared_width]
   device_.SituGlu(gate, gate, up, n * shared_width, {config_.situ_beta, config_.situ_linear_beta});
-  Linear(spine, SpineMatrix::kSharedDown, gate, shared, hidden, n);  // [n, hidden]
+  Linear(spine, SpineMatrix::kSharedDown, gate, shared, hidden, n, run_some);  // [n, hidden]
 
-  RunExperts(pass, *batch, z, expert_out);  // [n, top_k, latent]
+  while (run_some()) {  // expert_out: [n, top_k, latent]
+  }
   device_.CombineExperts(aggregate, expert_out, weights.data(), n, top_k, latent);  // [n, latent]
   // The norm comes after the weighted sum and before the up projection (spec 0, trap 8).
   device_.RmsNorm(aggregate, aggregate, spine.Vector(SpineVector::kRoutedNorm), n, latent, latent,
@@ -76,23 +80,23 @@ std::unique_ptr<ExpertBatch> Model::RequestExperts(Pass& pass, int64_t layer,
   return experts_.Request(layer, pass.distinct);
 }
 
-// Computes the experts in the order in which they arrive: each writes rows of y that are its own,
-// so the order does not matter. y: [n * top_k, latent].
-void Model::RunExperts(Pass& pass, ExpertBatch& batch, const float* z, float* y) {
+// Waits for experts and computes those that have come; false when none is left. Each writes rows of
+// y that are its own, so their order does not matter. y: [n * top_k, latent].
+bool Model::RunSomeExperts(Pass& pass, ExpertBatch& batch, const float* z, float* y) {
   const PhaseScope phase(clock_, Phase::kExperts);
+  const std::vector<size_t> ready = batch.NextReady();
+  if (ready.empty()) return false;
   std::vector<ExpertTask> tasks;
-  for (std::vector<size_t> ready = batch.NextReady(); !ready.empty(); ready = batch.NextReady()) {
-    tasks.clear();
-    for (size_t i : ready) {
-      const Pass::Picks& picks = pass.picks_of[pass.distinct[i]];
-      tasks.push_back({batch.weights(i), picks.in_rows.data(), picks.out_rows.data(),
-                       static_cast<int64_t>(picks.in_rows.size())});
-    }
-    device_.ExpertMlp(tasks, z, y, config_.latent_size,
-                      {config_.situ_beta, config_.situ_linear_beta});
-    device_.Synchronize();  // the slots may be reused after Release
-    for (size_t i : ready) batch.Release(i);
+  for (size_t i : ready) {
+    const Pass::Picks& picks = pass.picks_of[pass.distinct[i]];
+    tasks.push_back({batch.weights(i), picks.in_rows.data(), picks.out_rows.data(),
+                     static_cast<int64_t>(picks.in_rows.size())});
   }
+  device_.ExpertMlp(tasks, z, y, config_.latent_size,
+                    {config_.situ_beta, config_.situ_linear_beta});
+  device_.Synchronize();  // the slots may be reused after Release
+  for (size_t i : ready) batch.Release(i);
+  return true;
 }
 
 }  // namespace deltafin

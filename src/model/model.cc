@@ -241,10 +241,13 @@ void Model::Head(Pass& pass, const LogitsSink& sink) {
 }
 
 void Model::Linear(SpineLease& spine, SpineMatrix id, const float* x, float* y, int64_t height,
-                   int64_t n) {
-  spine.ForEachPiece(id, [&](int64_t first_row, const Matrix& rows) {
-    device_.MatMul(rows, x, y + first_row, height, n);
-  });
+                   int64_t n, const std::function<bool()>& meanwhile) {
+  spine.ForEachPiece(
+      id,
+      [&](int64_t first_row, const Matrix& rows) {
+        device_.MatMul(rows, x, y + first_row, height, n);
+      },
+      meanwhile);
 }
 
 void Model::Observe(const Pass& pass, int64_t layer, TracePoint point, const float* values,

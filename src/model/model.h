@@ -81,12 +81,14 @@ class Model {
   std::unique_ptr<ExpertBatch> RequestExperts(Pass& pass, int64_t layer,
                                               std::span<const int32_t> ids);
   void HintNextExperts(Pass& pass, int64_t layer);
-  void RunExperts(Pass& pass, ExpertBatch& batch, const float* z, float* y);
+  bool RunSomeExperts(Pass& pass, ExpertBatch& batch, const float* z, float* y);
   void Head(Pass& pass, const LogitsSink& sink);
 
   // y[p] = W x[p] for n positions, piece by piece as the weight arrives; y rows of w's height.
-  void Linear(SpineLease& spine, SpineMatrix id, const float* x, float* y, int64_t height,
-              int64_t n);
+  // `meanwhile` is what to do where it has not (SpineLease::ForEachPiece).
+  void Linear(
+      SpineLease& spine, SpineMatrix id, const float* x, float* y, int64_t height, int64_t n,
+      const std::function<bool()>& meanwhile = [] { return false; });
   void Observe(const Pass& pass, int64_t layer, TracePoint point, const float* values,
                int64_t rows);
 

@@ -205,12 +205,14 @@ class StreamedSpineStore::Lease final : public SpineLease {
     return store_.tables_[static_cast<size_t>(layer_)]->vectors.Get(id);
   }
 
-  void ForEachPiece(
-      SpineMatrix id,
-      const std::function<void(int64_t first_row, const Matrix& rows)>& use) override {
+  using SpineLease::ForEachPiece;
+  void ForEachPiece(SpineMatrix id, const Use& use,
+                    const std::function<bool()>& meanwhile) override {
     const size_t matrix = store_.MatrixIndex(layer_, id);
     const size_t end = store_.stream_.pieces().begin(layer_, matrix + 1);
+    bool has_more = true;  // to do meanwhile
     for (size_t i = store_.stream_.pieces().begin(layer_, matrix); i < end; ++i) {
+      while (has_more && !store_.stream_.IsThere(i)) has_more = meanwhile();
       const Matrix rows = store_.Get(i);
       use(store_.stream_.pieces()[i].first_row, rows);
       store_.SetHeldIfKept(i);

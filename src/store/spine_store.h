@@ -27,9 +27,15 @@ class SpineLease {
   // fp32, host.
   virtual const float* Vector(SpineVector id) = 0;
   // Calls use(first_row, rows) for consecutive row ranges that cover the matrix, waiting for each
-  // to arrive. The view is valid during the call only. Throws Error when a read fails.
-  virtual void ForEachPiece(
-      SpineMatrix id, const std::function<void(int64_t first_row, const Matrix& rows)>& use) = 0;
+  // to arrive. The view is valid during the call only. Before it waits for one that is not there,
+  // it calls `meanwhile` (which must not use the store) until that returns false, which ends it for
+  // this matrix, or the piece has come. Throws Error when a read fails.
+  using Use = std::function<void(int64_t first_row, const Matrix& rows)>;
+  virtual void ForEachPiece(SpineMatrix id, const Use& use,
+                            const std::function<bool()>& meanwhile) = 0;
+  void ForEachPiece(SpineMatrix id, const Use& use) {
+    ForEachPiece(id, use, [] { return false; });
+  }
   // The whole matrix at once. Only for kKvbProj, which is used twice. Throws Error when a read
   // fails.
   virtual Matrix Whole(SpineMatrix id) = 0;

@@ -18,6 +18,7 @@
 #include "store/spine_reader.h"
 #include "store/testing/checkpoint_editor.h"
 #include "store/testing/hook_file_system.h"
+#include "store/testing/simple_read_queue.h"
 
 namespace deltafin {
 namespace {
@@ -239,6 +240,40 @@ TEST_P(SpineStoreTest, ResidentNeighboursAreOne) {
     EXPECT_THAT(got, testing::ElementsAre(3, 1, 8, 1, 1, 8, 8));
     CheckMatrix(*store->Acquire(0), LayoutOfSpine(checkpoint_->config(), 0).matrices[0], options);
   }
+}
+
+// While a piece is on its way, whoever waits for it does something else as long as there is
+// anything.
+TEST_P(SpineStoreTest, WaitingLeavesTimeForOtherThings) {
+  const SpineStoreOptions resident = AllResident(ReleasedSpine(*checkpoint_));
+  const SpineMatrix id = LayoutOfSpine(checkpoint_->config(), 0).matrices[0].id;
+  SimpleReadQueue queue;
+  const auto store = MakeSpineStore(*checkpoint_, ReleasedSpine(*checkpoint_), queue, resident);
+  queue.set_closed(true);
+  int pieces = 0;
+  int calls = 0;
+  const auto use = [&](int64_t, const Matrix&) { ++pieces; };
+  store->Acquire(0)->ForEachPiece(id, use, [&] {
+    EXPECT_EQ(pieces, 0);
+    if (++calls == 3) queue.set_closed(false);
+    return calls < 3;
+  });
+  EXPECT_EQ(calls, 3);  // it has said that there is no more
+  EXPECT_GT(pieces, 0);
+  const int all = pieces;
+  store->Acquire(0)->ForEachPiece(id, use, [&] { return ++calls, true; });
+  EXPECT_EQ(calls, 3);  // there was nothing to wait for
+  EXPECT_EQ(pieces, 2 * all);
+
+  // Streamed, and as long as it takes.
+  const auto streamed =
+      MakeSpineStore(*checkpoint_, ReleasedSpine(*checkpoint_), queue, Streamed(3000));
+  pieces = 0;
+  streamed->Acquire(0)->ForEachPiece(id, use, [] {
+    std::this_thread::yield();
+    return true;
+  });
+  EXPECT_GT(pieces, all);
 }
 
 // With a ring that holds everything, the next pass is read while nobody asks.

@@ -141,6 +141,14 @@ std::span<const std::byte> SpineStream::Get(size_t i) {
   return data;
 }
 
+bool SpineStream::IsThere(size_t i) {
+  Free();
+  if (IsLoaded(i) || whole_in_use_ == i) return true;
+  Seek(i);
+  const std::lock_guard lock(mutex_);
+  return !flights_.empty() && flights_.front().state != State::kReading;
+}
+
 void SpineStream::Free() {
   if (!std::exchange(oldest_in_use_, false)) return;
   PopOldest();

@@ -52,6 +52,9 @@ class SpineStream final : private ReadListener {
   // Error when the read fails, which it does twice if it was read ahead; the next Get tries it
   // again.
   std::span<const std::byte> Get(size_t i);
+  // Whether Get would not wait: its read is under way now at the latest. As Get, it may take a
+  // streamed piece away.
+  bool IsThere(size_t i);
   void Free();
   void FreeWhole();
   // A streamed piece that somebody else holds: it is not read any more, and Get may not ask for it,
