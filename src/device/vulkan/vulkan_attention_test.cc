@@ -56,7 +56,9 @@ INSTANTIATE_TEST_SUITE_P(Flushes, VulkanKdaTest, ::testing::Bool());
 TEST_P(VulkanKdaTest, HasTheBitsOfTheCpu) {
   VulkanDevice& gpu = gpu_->Restart(kMuch, kMuch, GetParam());
   for (const Range range : {Range::kOrdinary, Range::kWild}) {
-    for (const auto& [heads, dim] : {std::pair{1, 3}, {2, 33}, {3, 128}}) {
+    for (const auto& size : {std::pair{1, 3}, {2, 33}, {3, 128}}) {
+      const int64_t heads = size.first;
+      const int64_t dim = size.second;
       for (const int64_t n : {1, 2, 9, 18}) {
         const int64_t width = heads * dim;
         const int64_t count = n * width;
@@ -389,7 +391,9 @@ TEST_F(VulkanAttentionTest, ALostGpuLosesNoLatentCache) {
 
 TEST_F(VulkanAttentionTest, TheRouterPicksAsTheCpuDoes) {
   VulkanDevice& gpu = gpu_->Restart(kMuch, kMuch);
-  for (const auto& [experts, top_k] : {std::pair{5, 5}, {130, 8}, {896, 16}}) {
+  for (const auto& size : {std::pair{5, 5}, {130, 8}, {896, 16}}) {
+    const int64_t experts = size.first;
+    const int64_t top_k = size.second;
     for (const bool ties : {false, true}) {
       constexpr int64_t kPositions = 3;
       std::vector<float> logits = random_.Values(kPositions * experts);
