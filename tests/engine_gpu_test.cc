@@ -128,7 +128,7 @@ TEST(EngineGpu, AnInt8SpineToo) {
 TEST(EngineGpu, ALostGpuCostsNoBit) {
   const auto tokens = SomeTokens(10);
   const auto want = AppendAll(*Open(Options(NanoDir(), 0))->NewSession(), tokens, 0);
-  for (const int64_t submits : {0, 1, 5, 60, 200}) {
+  for (const int64_t submits : {0, 1, 5, 20, 60}) {
     EngineOptions options = Options(NanoDir(), 256 * kMiB);
     std::mutex mutex;
     std::vector<std::string> notices;
@@ -152,15 +152,62 @@ TEST(EngineGpu, ALostGpuCostsNoBit) {
   }
 }
 
+TEST(EngineGpu, ALayerWaitsOnce) {
+  const auto tokens = SomeTokens(5);
+  EngineOptions options = Options(NanoDir(), 512 * kMiB);
+  options.prefetch = Prefetch::kOff;  // guesses are waited for too
+  const auto engine = Open(options);
+  // The GPU gets experts that are used again.
+  for (int run = 0; run < 2; ++run) AppendAll(*engine->NewSession(), tokens, 0);
+  const auto session = engine->NewSession();
+  AppendAll(*session, std::span(tokens).first(4), 0);
+  const int64_t before = engine->gpu_device()->num_waits();
+  AppendAll(*session, std::span(tokens).last(1), 0);
+  // For the router's picks; for the logits; and when the next pass began.
+  EXPECT_LE(engine->gpu_device()->num_waits() - before, engine->config().num_layers + 2);
+}
+
+// States stay on the GPU, of two sequences in turn; saving and restoring them does not show, and
+// neither does a GPU that is lost with them.
+TEST(EngineGpu, StatesAreSavedAndRestored) {
+  const auto tokens = SomeTokens(16);
+  const auto all = std::span(tokens);
+  const auto want = AppendAll(*Open(Options(NanoDir(), 0))->NewSession(), tokens, 0);
+  for (const int64_t submits : {-1, 9}) {
+    EngineOptions options = Options(NanoDir(), 256 * kMiB);
+    options.parallel_sessions = 2;
+    const auto engine = Open(options);
+    const auto one = engine->NewSession();
+    const auto other = engine->NewSession();
+    AppendAll(*one, all.first(5), 1);
+    const auto saved = one->Save();
+    GpuFaults faults;
+    faults.submits_until_lost = submits;
+    engine->gpu()->SetFaults(faults);
+    auto got = AppendAll(*one, all.subspan(5, 4), 1);
+    AppendAll(*other, all.first(7), 3);
+    other->Restore(*saved);
+    const auto again = AppendAll(*other, all.subspan(5), 2);
+    const auto rest = AppendAll(*one, all.subspan(9), 1);
+    got.insert(got.end(), rest.begin(), rest.end());
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + 5, want.end())) << submits;
+    EXPECT_EQ(again, got) << submits;
+    EXPECT_EQ(engine->gpu_device()->is_lost(), submits >= 0);
+  }
+}
+
 TEST(EngineGpu, SaysWhatIsWhere) {
   const auto engine = Open(Options(NanoDir(), 4 * kMiB));
   std::string said;
   for (const std::string& line : engine->Describe()) said += line + "\n";
   EXPECT_THAT(said, testing::HasSubstr("on the GPU"));
   EXPECT_THAT(said, testing::HasSubstr("of its memory for weights"));
-  bool planned = false;
-  for (const PlanLine& line : engine->plan()) planned |= line.what == "on the GPU: spine";
-  EXPECT_TRUE(planned);
+  int planned = 0;
+  for (const PlanLine& line : engine->plan()) {
+    planned += line.what == "on the GPU: spine" ||
+               (line.what == "on the GPU: working memory" && line.bytes > kMiB);
+  }
+  EXPECT_EQ(planned, 2);
 }
 
 TEST(EngineGpu, AGpuThatIsNotThereIsAnErrorUnlessItIsUpToTheEngine) {

@@ -71,6 +71,7 @@ struct LatentCacheView {
   int64_t page_tokens = 0;       // a multiple of kAttentionBlock
   CacheFormat format = CacheFormat::kF32;
   PageReader* reader = nullptr;  // null: all pages are in memory
+  bool is_in_file = false;       // pages are read and written without the device
 };
 
 // The attention walks the cache in blocks of this many tokens, counted from token 0 of the
@@ -105,6 +106,8 @@ class Device {
   virtual void ToHost(void* host_dst, const void* src, size_t bytes) = 0;
   virtual void ToDevice(void* dst, const void* host_src, size_t bytes) = 0;
   virtual void Copy(void* dst, const void* src, size_t bytes) = 0;
+  // These values are not needed any more. Whoever reads them before they are written gets anything.
+  virtual void Discard(const void* /*begin*/, size_t /*bytes*/) noexcept {}
   virtual void Synchronize() = 0;  // what ExpertMlp was given is no longer needed
   // True when device addresses are addresses of the host, and any of those that is a multiple of 64
   // may stand for a page of a latent cache.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "device/matrix.h"
@@ -42,6 +43,8 @@ class WeightKeeper {
   // Must outlive the keeper's use; null: nobody can read again.
   virtual void SetOrigin(WeightOrigin* origin) = 0;
   virtual void SetExpertOrigin(WeightOrigin* origin) = 0;
+  // Host memory that neither changes nor goes away while the origin of the spine stays set.
+  virtual void SetConstant(std::span<const float> vectors) = 0;
 };
 
 // What a copy of a matrix takes at most, whatever order the device keeps it in.

@@ -84,11 +84,13 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   ChooseDraftSize();
   int read_threads = 0;
   for (const DiskReads& disk : disks_) read_threads += disk.options.depth;
-  gpu_ = ChooseGpu(options_,
-                   options_.ram_bytes != 0 ? options_.ram_bytes : ReadMemoryLimits().limit_bytes);
   const std::optional<CacheSpillOptions> spill = ChooseCacheSpill(c, options_, threads);
+  const uint64_t draft_bytes = Speculation::Bytes(c, info_.max_draft_tokens);
+  gpu_ = ChooseGpu(options_,
+                   options_.ram_bytes != 0 ? options_.ram_bytes : ReadMemoryLimits().limit_bytes,
+                   GpuWorkingBytes(c, options_, spill, draft_bytes));
   plan_ = PlanEngine(*checkpoint_, spine, options_, threads + read_threads, threads, spill,
-                     Speculation::Bytes(c, info_.max_draft_tokens), gpu_);
+                     draft_bytes, gpu_);
   max_logits_positions_ = MaxLogitsPositions(c, plan_.positions);
   info_.max_draft_tokens = std::min(info_.max_draft_tokens, max_logits_positions_ - 1);
 
@@ -122,7 +124,8 @@ void EngineImpl::MakeDevice() {
   auto device = std::make_unique<VulkanDevice>(
       *gpu_.gpu, std::move(device_), *pool_,
       VulkanDeviceOptions{spine_bytes, gpu_expert_bytes_, options_.on_notice,
-                          gpu_.verdict.flushes_subnormals, gpu_.verdict.has_operators});
+                          gpu_.verdict.flushes_subnormals, gpu_.verdict.has_operators,
+                          GpuJournalBytes(config(), options_)});
   gpu_device_ = device.get();
   plan_.spine.keeper = device.get();
   device_ = std::move(device);
@@ -299,6 +302,7 @@ std::vector<PlanLine> EngineImpl::plan() const {
   if (gpu_.gpu != nullptr) {
     lines.push_back({"on the GPU: spine", plan_.device_spine_bytes, gpu_.gpu->info().name});
     lines.push_back({"on the GPU: experts", gpu_expert_bytes_, "the hottest of earlier runs"});
+    lines.push_back({"on the GPU: working memory", gpu_.working_bytes, "states and scratch"});
   }
   return lines;
 }

@@ -95,7 +95,7 @@ GpuChoice OpenBest(const EngineOptions& options) {
 
 }  // namespace
 
-GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes) {
+GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes, uint64_t working_bytes) {
   if (options.device == DeviceChoice::kCpu) return {};
   const bool is_auto = options.device == DeviceChoice::kAuto;
   if (is_auto && !MayHaveGpu()) return {};
@@ -108,8 +108,10 @@ GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes) {
   }
   const GpuInfo& info = choice.gpu->info();
   if (is_auto && info.shares_ram) return {};
-  choice.weight_bytes = info.shares_ram ? std::min(choice.gpu->FreeBytes(), ram_bytes / kSharedPart)
+  if (choice.verdict.has_operators) choice.working_bytes = working_bytes;
+  const uint64_t free = info.shares_ram ? std::min(choice.gpu->FreeBytes(), ram_bytes / kSharedPart)
                                         : FreeForWeights(*choice.gpu);
+  choice.weight_bytes = free - std::min(free, choice.working_bytes);
   if (options.gpu_bytes != 0) {
     choice.weight_bytes = std::min(options.gpu_bytes, choice.gpu->FreeBytes());
   }

@@ -14,13 +14,15 @@ namespace deltafin {
 struct GpuChoice {
   std::unique_ptr<Gpu> gpu;  // null: the CPU alone
   GpuVerdict verdict;
-  uint64_t weight_bytes = 0;  // of its memory, for weights
+  uint64_t weight_bytes = 0;   // of its memory, for weights
+  uint64_t working_bytes = 0;  // and for states and working memory
 };
 
 // Opens and tests the GPU that the options ask for; nothing for kCpu. kAuto throws no Error:
 // without a GPU that is worth it there is none. kGpu throws Error(kUnsupported). `ram_bytes`: what
-// may be used of the machine's memory, for GPUs that have no other.
-GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes);
+// may be used of the machine's memory, for GPUs that have no other. `working_bytes`: what a GPU
+// that computes more than products needs besides weights.
+GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes, uint64_t working_bytes);
 
 // Of weight_bytes, the part that whole pieces of weights can fill however they come.
 uint64_t PlannedSpineBytes(uint64_t weight_bytes);

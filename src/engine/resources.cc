@@ -89,6 +89,25 @@ std::optional<CacheSpillOptions> ChooseCacheSpill(const ModelConfig& config,
   return CacheSpillOptions{resident, kMaxPositions, compute_threads};
 }
 
+// Scratch is what a layer's products and experts need for a pass, until the host waits for the GPU.
+uint64_t GpuWorkingBytes(const ModelConfig& c, const EngineOptions& options,
+                         const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes) {
+  constexpr uint64_t kVectorBytes = 64ull << 20;
+  constexpr uint64_t kMostScratchBytes = 1ull << 30;  // device/vulkan/vulkan_device.cc
+  const uint64_t workspace =
+      Model::WorkspaceBytes(c, kMaxPositions, MaxLogitsPositions(c, kMaxPositions));
+  const int64_t context_tokens = spill ? 0 : options.context_tokens;
+  return static_cast<uint64_t>(options.parallel_sessions) *
+             SequenceState::Bytes(c, options.cache_format, context_tokens) +
+         draft_bytes + workspace + std::min(2 * workspace, kMostScratchBytes) + kVectorBytes;
+}
+
+// Half of the states: each of them comes to the host after as many tokens as that holds.
+uint64_t GpuJournalBytes(const ModelConfig& c, const EngineOptions& options) {
+  return static_cast<uint64_t>(options.parallel_sessions) *
+         SequenceState::Bytes(c, options.cache_format, 0) / 2;
+}
+
 MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
                       const EngineOptions& options, int all_threads, int compute_threads,
                       const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes,
@@ -100,7 +119,7 @@ MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
   request.program_bytes = ProgramBytes(limits, all_threads);
   if (gpu.gpu != nullptr) {
     request.program_bytes += kGpuHostBytes;
-    if (gpu.gpu->info().shares_ram) request.program_bytes += gpu.weight_bytes;
+    if (gpu.gpu->info().shares_ram) request.program_bytes += gpu.weight_bytes + gpu.working_bytes;
     request.device_bytes = PlannedSpineBytes(gpu.weight_bytes);
   }
   const auto sessions = static_cast<uint64_t>(options.parallel_sessions);
@@ -108,6 +127,7 @@ MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
       sessions * SequenceState::Bytes(c, options.cache_format, options.context_tokens,
                                       spill ? spill->resident_pages : PagesOf(options)) +
       (spill ? CacheSpill::Bytes(c, options.cache_format, *spill) : 0) + draft_bytes;
+  if (gpu.working_bytes != 0) request.state_bytes += GpuJournalBytes(c, options);
   request.snapshot_bytes = options.snapshot_bytes;
   request.min_positions = options.parallel_sessions;
   request.max_positions = kMaxPositions;

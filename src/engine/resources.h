@@ -27,6 +27,13 @@ std::optional<CacheSpillOptions> ChooseCacheSpill(const ModelConfig& config,
                                                   const EngineOptions& options,
                                                   int compute_threads);
 
+// What a GPU that computes whole layers takes of its memory besides weights, for `draft_bytes` as
+// below: states, with their latent caches where these are in RAM, and working memory.
+uint64_t GpuWorkingBytes(const ModelConfig& config, const EngineOptions& options,
+                         const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes);
+// And of the host's, for what was added to states that stay on the GPU.
+uint64_t GpuJournalBytes(const ModelConfig& config, const EngineOptions& options);
+
 // Measures what the process takes already, and plans the rest. Call it when everything that stays
 // (indexes, tokenizer) has been loaded and before the first thread is started. `all_threads` counts
 // those that read, too; `draft_bytes` is what drafts take besides the state of a session, `gpu` may

@@ -101,7 +101,8 @@ void SequenceState::WritePage(Layer& layer, int64_t page, const void* bytes) {
 LatentCacheView SequenceState::BeginAppend(int64_t layer, int64_t first, int64_t count) {
   DF_CHECK(count >= 1);
   Layer& l = layers_[layer];
-  LatentCacheView view{l.page_addresses.data(), kCachePageTokens, format_};
+  LatentCacheView view{l.page_addresses.data(), kCachePageTokens, format_, nullptr,
+                       spill_ != nullptr};
   const int64_t resident = resident_pages();
   const int64_t end_page = (first + count - 1) / kCachePageTokens + 1;
   if (end_page <= resident) return view;

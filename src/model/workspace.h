@@ -28,7 +28,11 @@ class Workspace {
   class Frame {
    public:
     explicit Frame(Workspace& workspace) : workspace_(workspace), mark_(workspace.used_) {}
-    ~Frame() { workspace_.used_ = mark_; }
+    ~Frame() {
+      workspace_.device_.Discard(workspace_.buffer_.floats() + mark_,
+                                 static_cast<size_t>(workspace_.used_ - mark_) * sizeof(float));
+      workspace_.used_ = mark_;
+    }
     Frame(const Frame&) = delete;
     Frame& operator=(const Frame&) = delete;
 

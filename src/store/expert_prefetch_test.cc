@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <set>
 #include <thread>
@@ -91,6 +92,17 @@ TEST_F(ExpertPrefetchTest, ARightHintIsAHit) {
   // The second use of the same expert is an ordinary hit.
   EXPECT_TRUE(Consume(*store, 3, {9}));
   EXPECT_EQ(store->counters().ahead_hits, 3u);
+}
+
+TEST_F(ExpertPrefetchTest, WhereNothingIsMissingNoHintIsWanted) {
+  const auto store = MakeStore(1000);
+  Ids ids(static_cast<size_t>(checkpoint_->config().num_experts) - 1);
+  std::iota(ids.begin(), ids.end(), 0);
+  EXPECT_TRUE(Consume(*store, 4, ids));
+  EXPECT_TRUE(store->WantsHint(4));
+  EXPECT_TRUE(Consume(*store, 4, {static_cast<int32_t>(ids.size())}));
+  EXPECT_FALSE(store->WantsHint(4));
+  EXPECT_TRUE(store->WantsHint(5));
 }
 
 TEST_F(ExpertPrefetchTest, AHintedReadThatWaitsIsPromoted) {

@@ -372,7 +372,13 @@ void ExpertSlots::End() {
 
 bool ExpertSlots::WantsHint(int64_t layer) const {
   const std::lock_guard lock(mu_);
-  return max_ahead_ > 0 && gauges_[static_cast<size_t>(layer)].on();
+  if (max_ahead_ == 0 || !gauges_[static_cast<size_t>(layer)].on()) return false;
+  // Where nothing is missing, a guess would be waited for in vain.
+  const auto num_experts = static_cast<int32_t>(checkpoint_.config().num_experts);
+  for (int32_t expert = 0; expert < num_experts; ++expert) {
+    if (!table_.Find(shape_.Key(layer, expert)) && !IsHeld(layer, expert)) return true;
+  }
+  return false;
 }
 
 void ExpertSlots::Hint(int64_t layer, std::span<const int32_t> ids) {

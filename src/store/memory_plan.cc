@@ -65,20 +65,20 @@ void ChooseBudget(const MemoryLimits& limits, uint64_t ram_bytes, MemoryPlan& pl
   plan.reserve_bytes = limits.limit_bytes - plan.budget_bytes;
 }
 
-// What the GPU keeps, in the order in which pieces would become resident. Whole matrices belong to
-// operators of the host.
+// What the GPU keeps, in the order in which pieces would become resident. Of matrices that are used
+// whole it has copies.
 void ChooseKept(const SpineSource& spine, const SpinePieces& pieces, uint64_t device_bytes,
                 MemoryPlan& plan) {
   if (device_bytes == 0) return;
   plan.spine.kept.assign(pieces.size(), false);
+  plan.spine.copied.assign(pieces.size(), false);
   for (size_t i : pieces.ResidentOrder()) {
-    if (pieces.IsWhole(i)) continue;
     const SpinePiece& piece = pieces[i];
     const StoredMatrix& matrix =
         spine.layers[static_cast<size_t>(piece.layer)].matrices[piece.matrix];
     const uint64_t bytes = KeptBytes({matrix.format, piece.num_rows, matrix.cols});
     if (plan.device_spine_bytes + bytes > device_bytes) return;
-    plan.spine.kept[i] = true;
+    (pieces.IsWhole(i) ? plan.spine.copied : plan.spine.kept)[i] = true;
     plan.device_spine_bytes += bytes;
   }
 }

@@ -223,6 +223,8 @@ TEST_F(MemoryPlanTest, WhatAGpuKeepsMakesRoomForTheRest) {
       ASSERT_FALSE(plan.spine.kept[i] && (plan.spine.resident[i] || pieces.IsWhole(i)));
       all = all && (plan.spine.kept[i] || plan.spine.resident[i]);
       ASSERT_TRUE(device_bytes < kGiB || plan.spine.kept[i] || pieces.IsWhole(i));
+      ASSERT_TRUE(plan.spine.copied[i] ? pieces.IsWhole(i)
+                                       : device_bytes < kGiB || !pieces.IsWhole(i));
     }
     ASSERT_EQ(all, plan.spine_is_resident);
     ASSERT_GE(plan.expert_slots, alone.expert_slots);

@@ -21,6 +21,7 @@ class SpineVectors {
 
   // `id` is in the layout.
   const float* Get(SpineVector id) const;
+  std::span<const float> all() const { return {values_.data(), values_.size()}; }
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:

@@ -43,6 +43,7 @@ struct SpineCut {
     for (const size_t i : first) {
       resident.push_back(options.resident[i]);
       kept.push_back(!options.kept.empty() && options.kept[i]);
+      copied.push_back(!options.copied.empty() && options.copied[i]);
     }
   }
 
@@ -50,6 +51,7 @@ struct SpineCut {
   SpinePieces pieces;
   std::vector<bool> resident;
   std::vector<bool> kept;
+  std::vector<bool> copied;
 };
 
 class StreamedSpineStore final : public SpineStore, private WeightOrigin {
@@ -62,6 +64,7 @@ class StreamedSpineStore final : public SpineStore, private WeightOrigin {
         verified_(source_.layers.size()),
         clock_(options.clock),
         kept_(std::move(cut.kept)),
+        copied_(std::move(cut.copied)),
         keeper_(options.keeper),
         stream_(std::move(cut.pieces), std::move(cut.resident), options.ring_bytes, queue,
                 options.clock) {
@@ -116,8 +119,10 @@ class StreamedSpineStore final : public SpineStore, private WeightOrigin {
     return m;
   }
 
-  // 0: the keeper does not keep it.
-  uint64_t IdOf(size_t piece) const { return keeper_ != nullptr && kept_[piece] ? piece + 1 : 0; }
+  // 0: the keeper has none of it.
+  uint64_t IdOf(size_t piece) const {
+    return keeper_ != nullptr && (kept_[piece] || copied_[piece]) ? piece + 1 : 0;
+  }
 
   // Waits for piece i; without its data where the keeper holds it.
   Matrix Get(size_t i) {
@@ -183,6 +188,7 @@ class StreamedSpineStore final : public SpineStore, private WeightOrigin {
   bool is_leased_ = false;
   PhaseClock* const clock_;
   const std::vector<bool> kept_;  // of each piece
+  const std::vector<bool> copied_;
   WeightKeeper* const keeper_;
   std::atomic<uint64_t> table_bytes_ = 0;
   std::atomic<uint64_t> embedding_bytes_ = 0;
@@ -241,6 +247,7 @@ std::unique_ptr<SpineLease> StreamedSpineStore::Acquire(int64_t layer) {
     tables.emplace(
         LayerTables{SpineVectors(checkpoint_, LayoutOfSpine(checkpoint_.config(), layer)),
                     ReadScales(checkpoint_, source_.layers[static_cast<size_t>(layer)])});
+    if (keeper_ != nullptr) keeper_->SetConstant(tables->vectors.all());
     table_bytes_ += tables->vectors.bytes_read() + tables->scales.size_bytes();
   }
   return std::make_unique<Lease>(*this, layer);

@@ -81,6 +81,9 @@ struct SpineStoreOptions {
   // Of each piece: has an id, and is not read again while `keeper` holds it. Never a resident or a
   // whole one. Empty: none.
   std::vector<bool> kept = {};
+  // Of each piece: has an id and is in RAM or read as ever, but the keeper may have a copy. Only
+  // those that are used whole. Empty: none.
+  std::vector<bool> copied = {};
   WeightKeeper* keeper = nullptr;  // must outlive the store
 };
 

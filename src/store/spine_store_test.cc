@@ -41,6 +41,7 @@ class Keeper final : public WeightKeeper {
  public:
   bool Holds(uint64_t id) const override { return copies_.contains(id); }
   void SetOrigin(WeightOrigin* origin) override { origin_ = origin; }
+  void SetConstant(std::span<const float>) override {}
   void SetExpertOrigin(WeightOrigin*) override {}
   WeightOrigin* origin() const { return origin_; }
   // Its copy of the data of a matrix that is used.
@@ -190,6 +191,7 @@ TEST_P(SpineStoreTest, WhatTheKeeperHoldsIsReadOnce) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (pieces.IsWhole(i)) options.kept[i] = false;
     if (pieces.IsWhole(i)) options.resident[i] = true;
+    options.copied.push_back(pieces.IsWhole(i));
   }
   options.keeper = &keeper_;
   auto store = Make(options);

@@ -40,6 +40,11 @@ class ByteSet {
     return begin >= end ||
            (range != ranges_.end() && range->first <= begin && end <= range->second);
   }
+  uint64_t TotalBytes() const {
+    uint64_t bytes = 0;
+    for (const auto& [begin, end] : ranges_) bytes += end - begin;
+    return bytes;
+  }
   bool IsEmpty() const { return ranges_.empty(); }
   void Clear() { ranges_.clear(); }
   const std::map<uint64_t, uint64_t>& ranges() const { return ranges_; }  // begin, end

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -34,6 +35,8 @@ TEST(ByteSet, IsTheSetOfItsBytes) {
     const uint64_t to = from + random() % (kBytes - from + 1);
     bool all = true;
     bool any = false;
+    ASSERT_EQ(set.TotalBytes(),
+              static_cast<uint64_t>(std::count(bytes.begin(), bytes.end(), true)));
     for (uint64_t byte = from; byte < to; ++byte) {
       all = all && bytes[byte];
       any = any || bytes[byte];

@@ -108,15 +108,16 @@ class GpuCommands {
   // What these products leave to double precision.
   void ExactProduct(WeightFormat format, const ProductJob& job);
   void ExactProducts(WeightFormat format, VkDeviceAddress table, uint32_t count, uint32_t most_n);
-  // The shader of this name with `job` as its push constants, in a grid of x times y workgroups.
+  // The shader of this name with `job` as its push constants, in a grid of workgroups.
   template <class Job>
-  void Run(std::string_view shader, const Job& job, uint32_t x, uint32_t y = 1) {
-    Dispatch(shader, &job, sizeof(job), x, y, 1);
+  void Run(std::string_view shader, const Job& job, uint32_t x, uint32_t y = 1, uint32_t z = 1) {
+    Dispatch(shader, &job, sizeof(job), x, y, z);
   }
   // As above, of a shader that depends on the GPU's arithmetic.
   template <class Job>
-  void RunArithmetic(std::string_view shader, const Job& job, uint32_t x) {
-    Dispatch(NameFor(shader), &job, sizeof(job), x, 1, 1);
+  void RunArithmetic(std::string_view shader, const Job& job, uint32_t x, uint32_t y = 1,
+                     uint32_t z = 1) {
+    Dispatch(NameFor(shader), &job, sizeof(job), x, y, z);
   }
 
  private:

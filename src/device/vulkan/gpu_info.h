@@ -19,7 +19,7 @@ struct GpuInfo {
   uint64_t memory_bytes = 0;      // of its largest heap of its own
   uint64_t free_bytes = 0;        // of these, when it was looked at
   bool shares_ram = false;        // its memory is the machine's
-  bool has_doubles = false;       // in shaders
+  bool has_doubles = false;       // in shaders, and room for what works with them
   bool keeps_subnormals = false;  // where a shader asks for it
   std::string missing;            // why it cannot be used; "" when it can
 };

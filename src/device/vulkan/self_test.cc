@@ -145,6 +145,37 @@ std::vector<float> OperatorValues(int64_t count, uint32_t seed) {
   return values;
 }
 
+// Attention over a few tokens, and a router, from the first values of x.
+std::vector<float> AttentionResults(Device& of, const float* x, const Matrix& kv_b,
+                                    const float* bias) {
+  constexpr MlaShape kShape{2, 16, 8, 16, 32};
+  constexpr int64_t kTokens = 70;
+  const DeviceBuffer page(of, 256 * 40 * sizeof(float));
+  const DeviceBuffer work(of, 1000 * sizeof(float));
+  float* const absorbed = work.floats();
+  float* const attended = absorbed + 2 * 2 * 40;
+  float* const values = attended + 2 * 2 * 32;
+  void* const pages[] = {page.address()};
+  std::vector<float> got;
+  for (const CacheFormat cache : {CacheFormat::kF32, CacheFormat::kBf16}) {
+    const LatentCacheView view{pages, 256, cache};
+    of.MlaAppend(view, x, 0, kTokens, kShape);
+    of.MlaAbsorbQuery(absorbed, kv_b, x, 2, kShape);
+    of.MlaAttend(attended, absorbed, view, kTokens - 2, 2, kShape, 0.2f);
+    of.MlaExpandValue(values, kv_b, attended, 2, kShape);
+    std::vector<float> part(static_cast<size_t>(values - absorbed) + 2 * 2 * 16);
+    of.ToHost(part.data(), absorbed, part.size() * sizeof(float));
+    got.insert(got.end(), part.begin(), part.end());
+  }
+  const RouterParams router{200, 8};
+  std::vector<int32_t> ids(16);
+  std::vector<float> weights(16);
+  of.RouterTopK(ids.data(), weights.data(), x, bias, 2, router);
+  got.insert(got.end(), ids.begin(), ids.end());
+  got.insert(got.end(), weights.begin(), weights.end());
+  return got;
+}
+
 // Whether the device gives what the host gives for operators on the same values. They are first
 // multiplied by one, so that they are where the device computes.
 bool TestOperators(Device& device, Device& host) {
@@ -156,6 +187,10 @@ bool TestOperators(Device& device, Device& host) {
   Matrix ones{WeightFormat::kF32, kCount, 1};
   ones.data = reinterpret_cast<const std::byte*>(values.data());
   ones.id = 1000;
+  const std::vector<float> rows = OperatorValues(64 * 32, 37);
+  Matrix kv_b{WeightFormat::kF32, 64, 32};
+  kv_b.data = reinterpret_cast<const std::byte*>(rows.data());
+  kv_b.id = 1001;
   const auto results = [&](Device& of) {
     const DeviceBuffer one = BufferOf(of, {1.0f});
     const DeviceBuffer all(of, 2 * kCount * sizeof(float));
@@ -186,6 +221,17 @@ bool TestOperators(Device& device, Device& host) {
     keep();
     of.CombineExperts(y, x, weights.data(), 1, kSources, kDim);
     keep();
+    of.L2Normalize(y, 5, kDim, 0.25f);
+    keep();
+    of.ShortConv(y, x + kDim, weights.data(), x, 4, kDim / 4);
+    keep();
+    of.KdaGates(y, y + kDim, weights.data(), weights.data(), 2, 5, kDim / 10, -5.0f);
+    keep();
+    // Of [heads, dim, dim] = [2, 40, 40], three steps.
+    of.KdaRecurrence(y + 3200, y, x, x + 240, x + 480, x + 720, x + 960, 3, 2, 40);
+    keep();
+    const std::vector<float> attention = AttentionResults(of, x, kv_b, weights.data());
+    got.insert(got.end(), attention.begin(), attention.end());
     return got;
   };
   const std::vector<float> want = results(host);

@@ -191,7 +191,10 @@ PhysicalGpu VulkanInstance::Inspect(VkPhysicalDevice handle, int number) const {
   features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
   features.pNext = &features12;
   api_.vkGetPhysicalDeviceFeatures2(handle, &features);
-  info.has_doubles = features.features.shaderFloat64;
+  // Shaders that compute with doubles need more shared memory than the least there may be.
+  constexpr uint32_t kSharedBytes = uint32_t{24} << 10;
+  info.has_doubles = features.features.shaderFloat64 &&
+                     properties.properties.limits.maxComputeSharedMemorySize >= kSharedBytes;
   if (!features12.bufferDeviceAddress) info.missing = "no buffer addresses (bufferDeviceAddress)";
   if (!features12.timelineSemaphore) info.missing = "no timeline semaphores";
 

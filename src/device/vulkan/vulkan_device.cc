@@ -16,6 +16,7 @@ constexpr uint64_t kFromGpuChunk = uint64_t{16} << 20;
 constexpr uint64_t kScratchChunk = uint64_t{32} << 20;
 constexpr uint64_t kVectorChunk = uint64_t{1} << 20;
 constexpr uint64_t kMostVectorBytes = uint64_t{64} << 20;
+constexpr uint64_t kHeapChunk = uint64_t{64} << 20;
 // So much is settled before more is recorded.
 constexpr uint64_t kMostResultBytes = uint64_t{256} << 20;
 constexpr uint64_t kMostScratchBytes = uint64_t{1} << 30;
@@ -40,7 +41,9 @@ VulkanDevice::VulkanDevice(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& p
       to_gpu_(gpu, MemoryUse::kToGpu, kToGpuChunk),
       from_gpu_(gpu, MemoryUse::kFromGpu, kFromGpuChunk),
       scratch_(gpu, MemoryUse::kScratch, kScratchChunk),
-      vectors_(gpu, MemoryUse::kScratch, kVectorChunk) {}
+      vectors_(gpu, MemoryUse::kScratch, kVectorChunk),
+      heap_(gpu, kHeapChunk),
+      most_journal_bytes_(options.journal_bytes) {}
 
 VulkanDevice::~VulkanDevice() {
   expert_values_.reset();
@@ -67,10 +70,30 @@ bool VulkanDevice::IsThere(const Operands& reads) const {
 
 bool VulkanDevice::OnGpu(const Operands& reads, const Operands& writes,
                          const std::function<void()>& record, std::function<void()> again) {
+  return OnGpuKeeping(reads, writes, {}, record, std::move(again));
+}
+
+bool VulkanDevice::OnGpuKeeping(const Operands& reads, const Operands& writes, KeptStep step,
+                                const std::function<void()>& record, std::function<void()> again) {
+  if (is_lost_) return false;
+  const auto is_kept = [this](const Rows& rows) {
+    return kept_.Overlaps(rows.begin(), rows.end());
+  };
+  Operands all = writes;
+  if (step.write.data != nullptr) all.push_back(step.write);
+  // What was written earlier comes to the host when it waits; then so does this.
+  const bool stays = step.again && !results_.Overlaps(step.write.begin(), step.write.end());
+  const Operands& ordinary = stays ? writes : all;
+  if (std::any_of(ordinary.begin(), ordinary.end(), is_kept)) Checkpoint();
   if (is_lost_) return false;
   try {
-    const bool more_columns = Prepare(reads, writes);
+    const bool more_columns = Prepare(reads, all);
     if (is_lost_) return false;
+    if (stays) {
+      for (const Rows& input : step.inputs) {
+        step.staged.push_back(from_gpu_.Take(input.end() - input.begin()));
+      }
+    }
     record();
     log_.push_back(std::move(again));
     // Barriers within what was recorded do not part it from what comes next.
@@ -79,11 +102,12 @@ bool VulkanDevice::OnGpu(const Operands& reads, const Operands& writes,
       read_.Add(range.begin, range.begin + range.bytes);
       pending_reads_.Add(rows.begin(), rows.end());
     }
-    for (const Rows& rows : writes) {
+    for (const Rows& rows : all) {
       const DeviceRange range = RangeOf(rows);
       written_.Add(range.begin, range.begin + range.bytes);
     }
-    Wrote(writes, more_columns);
+    Wrote(ordinary, more_columns);
+    if (stays) WroteKept(std::move(step));
   } catch (const Error& error) {
     if (is_lost_) throw;  // weights could not be read again
     if (error.code() != ErrorCode::kOutOfMemory) Lose(error.what());
@@ -95,15 +119,22 @@ bool VulkanDevice::OnGpu(const Operands& reads, const Operands& writes,
 
 void VulkanDevice::OnHost(const Operands& reads, const Operands& writes,
                           const std::function<void()>& run) {
+  const auto is_kept = [this](const Rows& rows) {
+    return kept_.Overlaps(rows.begin(), rows.end());
+  };
   const auto waits_for = [this](const Rows& rows) {
     return pending_.Overlaps(rows.begin(), rows.end());
   };
   const auto is_needed = [this](const Rows& rows) {
-    return pending_reads_.Overlaps(rows.begin(), rows.end());
+    return pending_reads_.Overlaps(rows.begin(), rows.end()) ||
+           discarded_.Overlaps(rows.begin(), rows.end());
   };
-  if (std::any_of(reads.begin(), reads.end(), waits_for) ||
-      std::any_of(writes.begin(), writes.end(), waits_for) ||
-      std::any_of(writes.begin(), writes.end(), is_needed)) {
+  if (std::any_of(reads.begin(), reads.end(), is_kept) ||
+      std::any_of(writes.begin(), writes.end(), is_kept)) {
+    Checkpoint();
+  } else if (std::any_of(reads.begin(), reads.end(), waits_for) ||
+             std::any_of(writes.begin(), writes.end(), waits_for) ||
+             std::any_of(writes.begin(), writes.end(), is_needed)) {
     Settle();
   } else {
     TryKick();  // the GPU computes meanwhile
@@ -119,7 +150,8 @@ void VulkanDevice::Operator(const Operands& reads, const Rows& write,
 }
 
 bool VulkanDevice::Prepare(const Operands& reads, const Operands& writes) {
-  if (result_bytes_ >= kMostResultBytes || scratch_.used_bytes() >= kMostScratchBytes) Settle();
+  if (results_.TotalBytes() >= kMostResultBytes || scratch_.used_bytes() >= kMostScratchBytes)
+    Settle();
   const bool more_columns = writes.size() == 1 && columns_ && !writes[0].is_whole() &&
                             writes[0].data == columns_->data + columns_->width &&
                             writes[0].n == columns_->n && writes[0].stride == columns_->stride &&
@@ -130,7 +162,12 @@ bool VulkanDevice::Prepare(const Operands& reads, const Operands& writes) {
   };
   for (const Rows& rows : reads) {
     // Some of it is there and some of it is not.
-    if (!is_valid(rows) && pending_.Overlaps(rows.begin(), rows.end())) Settle();
+    if (is_valid(rows) || !pending_.Overlaps(rows.begin(), rows.end())) continue;
+    if (kept_.Overlaps(rows.begin(), rows.end())) {
+      Checkpoint();
+    } else {
+      Settle();
+    }
   }
   if (is_lost_) return false;
   is_settled_ = false;
@@ -151,7 +188,6 @@ void VulkanDevice::Wrote(const Operands& writes, bool more_columns) {
     std::erase_if(inputs_, [&](const Input& input) {
       return input.x.begin() < rows.end() && rows.begin() < input.x.end();
     });
-    result_bytes_ += static_cast<uint64_t>(rows.n * rows.width) * sizeof(float);
     if (rows.is_whole()) {
       valid_.Add(rows.begin(), rows.end());
       results_.Add(rows.begin(), rows.end());
@@ -196,26 +232,21 @@ void VulkanDevice::Changed(const Rows& rows) {
   }
 }
 
-VulkanDevice::Allocation& VulkanDevice::AllocationOf(const Rows& rows, uint64_t* offset) {
+const GpuBuffer& VulkanDevice::ShadowOf(const Rows& rows, uint64_t* offset) {
   auto found = allocations_.upper_bound(rows.begin());
   DF_CHECK(found != allocations_.begin());
   --found;
   Allocation& allocation = found->second;
   DF_CHECK(rows.end() <= found->first + allocation.bytes);
-  if (allocation.shadow.size_bytes() == 0) {
-    allocation.shadow = GpuBuffer(gpu_, allocation.bytes, MemoryUse::kScratch);
-  }
-  *offset = rows.begin() - found->first;
-  return allocation;
-}
-
-bool VulkanDevice::AreNear(const Rows& a, const Rows& b) const {
-  return allocations_.upper_bound(a.begin()) == allocations_.upper_bound(b.begin());
+  if (!allocation.shadow.is_there()) allocation.shadow = heap_.Take(allocation.bytes);
+  *offset = allocation.shadow.offset() + rows.begin() - found->first;
+  return allocation.shadow.buffer();
 }
 
 VkDeviceAddress VulkanDevice::AddressOf(const Rows& rows) {
   uint64_t offset = 0;
-  return AllocationOf(rows, &offset).shadow.address() + offset;
+  const GpuBuffer& shadow = ShadowOf(rows, &offset);
+  return shadow.address() + offset;
 }
 
 VulkanDevice::DeviceRange VulkanDevice::RangeOf(const Rows& rows) {
@@ -224,7 +255,7 @@ VulkanDevice::DeviceRange VulkanDevice::RangeOf(const Rows& rows) {
 
 void VulkanDevice::Upload(const Rows& rows) {
   uint64_t offset = 0;
-  const GpuBuffer& shadow = AllocationOf(rows, &offset).shadow;
+  const GpuBuffer& shadow = ShadowOf(rows, &offset);
   const uint64_t bytes = rows.end() - rows.begin();
   const GpuArena::Piece piece = to_gpu_.Take(bytes);
   const auto* const from = reinterpret_cast<const std::byte*>(rows.data);
@@ -248,27 +279,62 @@ VulkanDevice::DeviceRange VulkanDevice::Constant(const void* from, size_t bytes)
   return range;
 }
 
-VkDeviceAddress VulkanDevice::Vector(const float* from, int64_t count) {
-  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+VulkanDevice::HostVector VulkanDevice::VectorOf(const float* from, int64_t count) {
+  const auto bytes = static_cast<size_t>(count) * sizeof(float);
+  const uint64_t begin = reinterpret_cast<uintptr_t>(from);
+  if (constants_.Contains(begin, begin + bytes)) return {from, from, nullptr, bytes};
   const auto known = known_vectors_.find(from);
-  if (known != known_vectors_.end() && known->second.values.size() == static_cast<size_t>(count) &&
-      std::memcmp(known->second.values.data(), from, bytes) == 0) {
-    return known->second.address;
+  if (known != known_vectors_.end() && known->second.owner &&
+      known->second.owner->size() == static_cast<size_t>(count) &&
+      std::memcmp(known->second.owner->data(), from, bytes) == 0) {
+    return {from, known->second.owner->data(), known->second.owner, bytes};
   }
+  const auto copy = std::make_shared<const std::vector<float>>(from, from + count);
+  return {from, copy->data(), copy, bytes};
+}
+
+VkDeviceAddress VulkanDevice::AddressOf(const HostVector& vector) {
+  const auto [known, is_new] = known_vectors_.try_emplace(vector.from);
+  KnownVector& there = known->second;
+  if (!is_new && there.owner == vector.owner && there.address != 0) return there.address;
   // One that changes is passed through; it would take more memory each time.
-  const bool is_new = known == known_vectors_.end() && vectors_.used_bytes() < kMostVectorBytes;
-  if (!is_new) {
-    const DeviceRange range = Constant(from, bytes);
+  if (!is_new || vectors_.used_bytes() >= kMostVectorBytes) {
+    if (is_new) known_vectors_.erase(known);
+    const DeviceRange range = Constant(vector.values, vector.bytes);
     Order({&range, 1}, {});
     return range.begin;
   }
-  const GpuArena::Piece staged = to_gpu_.Take(bytes);
-  std::memcpy(staged.host(), from, bytes);
-  const GpuArena::Piece piece = vectors_.Take(bytes);
-  Commands().Copy(*piece.buffer, piece.offset, *staged.buffer, staged.offset, bytes);
-  Commands().Barrier();
-  known_vectors_[from] = {{from, from + count}, piece.address()};
-  return piece.address();
+  try {
+    const GpuArena::Piece staged = to_gpu_.Take(vector.bytes);
+    std::memcpy(staged.host(), vector.values, vector.bytes);
+    const GpuArena::Piece piece = vectors_.Take(vector.bytes);
+    Commands().Copy(*piece.buffer, piece.offset, *staged.buffer, staged.offset, vector.bytes);
+    Commands().Barrier();
+    there = {vector.owner, piece.address()};
+  } catch (...) {
+    known_vectors_.erase(known);
+    throw;
+  }
+  return there.address;
+}
+
+void VulkanDevice::SetConstant(std::span<const float> vectors) {
+  const uint64_t begin = reinterpret_cast<uintptr_t>(vectors.data());
+  constants_.Add(begin, begin + vectors.size_bytes());
+}
+
+// What it promised to stay goes with it.
+void VulkanDevice::SetOrigin(WeightOrigin* origin) {
+  if (origin == nullptr) {
+    try {
+      Settle();
+    } catch (const Error&) {
+      Forget();
+    }
+    constants_.Clear();
+    known_vectors_.clear();
+  }
+  origin_ = origin;
 }
 
 void VulkanDevice::Order(std::span<const DeviceRange> reads, std::span<const DeviceRange> writes,
@@ -293,11 +359,13 @@ void VulkanDevice::Order(std::span<const DeviceRange> reads, std::span<const Dev
 GpuCommands& VulkanDevice::Commands() {
   is_settled_ = false;
   if (!commands_) commands_ = gpu_.Begin();
+  RecordProduct();
   return *commands_;
 }
 
 void VulkanDevice::Kick() {
   if (!commands_) return;
+  RecordProduct();
   last_ticket_ = gpu_.Submit(*commands_);
   commands_.reset();
   commands_bytes_ = 0;
@@ -312,6 +380,13 @@ void VulkanDevice::TryKick() {
 }
 
 void VulkanDevice::Settle() {
+  SettleResults();
+  if (journal_bytes_ > most_journal_bytes_) {
+    while (!is_lost_ && !kept_.IsEmpty()) BringSomeKept();
+  }
+}
+
+void VulkanDevice::SettleResults() {
   checked_x_ = nullptr;
   if (is_settled_) return;
   struct Result {
@@ -329,8 +404,9 @@ void VulkanDevice::Settle() {
         const auto allocation = std::prev(allocations_.upper_bound(at));
         const uint64_t last = std::min(end, allocation->first + allocation->second.bytes);
         const GpuArena::Piece piece = from_gpu_.Take(last - at);
-        Commands().Copy(*piece.buffer, piece.offset, allocation->second.shadow,
-                        at - allocation->first, last - at);
+        const GpuHeap::Piece& shadow = allocation->second.shadow;
+        Commands().Copy(*piece.buffer, piece.offset, shadow.buffer(),
+                        shadow.offset() + at - allocation->first, last - at);
         results.push_back({at, last - at, piece.host()});
         at = last;
       }
@@ -342,24 +418,31 @@ void VulkanDevice::Settle() {
     Lose(error.what());
     return;
   }
-  for (const Result& result : results) {
-    auto* const to = reinterpret_cast<std::byte*>(result.to);
-    pool_.ParallelFor(
-        static_cast<int64_t>(result.bytes), kCopyBytes, [&](int64_t begin, int64_t end) {
-          std::memcpy(to + begin, result.from + begin, static_cast<size_t>(end - begin));
-        });
+  for (const Result& result : results) CopyToHost(result.to, result.from, result.bytes);
+  CollectInputs();
+  for (KeptStep& step : window_steps_) {
+    journal_bytes_ += step.values.size() * sizeof(float);
+    journal_.push_back(std::move(step));
   }
   Forget();
+}
+
+void VulkanDevice::CopyToHost(uint64_t to, const std::byte* from, uint64_t bytes) {
+  auto* const target = reinterpret_cast<std::byte*>(to);
+  pool_.ParallelFor(static_cast<int64_t>(bytes), kCopyBytes, [&](int64_t begin, int64_t end) {
+    std::memcpy(target + begin, from + begin, static_cast<size_t>(end - begin));
+  });
 }
 
 void VulkanDevice::Forget() {
   is_settled_ = true;
   log_.clear();
   expert_calls_.clear();
-  pending_.Clear();
+  window_steps_.clear();
+  pending_ = kept_;
   pending_reads_.Clear();
   results_.Clear();
-  result_bytes_ = 0;
+  discarded_.Clear();
   columns_.reset();
   inputs_.clear();
   read_.Clear();
@@ -373,15 +456,21 @@ void VulkanDevice::Forget() {
 void VulkanDevice::Lose(const std::string& why) {
   is_lost_ = true;
   commands_.reset();
+  next_product_.reset();
   spine_.Forget();
   experts_.Forget();
   valid_.Clear();
+  const std::vector<KeptStep> journal = std::move(journal_);
+  journal_.clear();
+  journal_bytes_ = 0;
+  kept_.Clear();
   const std::vector<std::function<void()>> log = std::move(log_);
   const auto expert_calls = std::move(expert_calls_);
   Forget();
   if (on_notice_) {
     on_notice_(format("{}; the CPU computes what it held from now on, with the same results", why));
   }
+  for (const KeptStep& step : journal) step.again(step.values.data());
   for (const std::function<void()>& again : log) again();
 }
 
@@ -407,33 +496,59 @@ void* VulkanDevice::Allocate(size_t bytes) {
 
 void VulkanDevice::Free(void* address) noexcept {
   if (address == nullptr) return;
+  const auto found = allocations_.find(reinterpret_cast<uintptr_t>(address));
+  DF_CHECK(found != allocations_.end());
+  const uint64_t begin = found->first;
+  const uint64_t end = begin + found->second.bytes;
   // After an error a result may still be under way to this memory.
   try {
     Settle();
+    if (!DropKept(begin, end)) Checkpoint();
   } catch (const std::exception&) {
     Forget();
   }
-  const auto found = allocations_.find(reinterpret_cast<uintptr_t>(address));
-  DF_CHECK(found != allocations_.end());
-  valid_.Remove(found->first, found->first + found->second.bytes);
+  valid_.Remove(begin, end);
   if (is_lost_) gpu_.WaitForAll();  // it may still be at work
+  heap_.Give(found->second.shadow);
   allocations_.erase(found);
   host_->Free(address);
 }
 
 void VulkanDevice::ToHost(void* host_dst, const void* src, size_t bytes) {
   const uint64_t begin = reinterpret_cast<uintptr_t>(src);
-  if (pending_.Overlaps(begin, begin + bytes)) Settle();
+  if (pending_.Overlaps(begin, begin + bytes)) {
+    constexpr size_t kFloat = sizeof(float);
+    const Rows whole = Whole(static_cast<const float*>(src), static_cast<int64_t>(bytes / kFloat));
+    if (bytes % kFloat == 0 && Fetch(whole, host_dst)) return;
+    if (kept_.Overlaps(begin, begin + bytes)) {
+      Checkpoint();
+    } else {
+      Settle();
+    }
+  }
   host_->ToHost(host_dst, src, bytes);
 }
 
 void VulkanDevice::ToDevice(void* dst, const void* host_src, size_t bytes) {
   const uint64_t begin = reinterpret_cast<uintptr_t>(dst);
-  if (pending_.Overlaps(begin, begin + bytes) || pending_reads_.Overlaps(begin, begin + bytes)) {
+  if (pending_.Overlaps(begin, begin + bytes) || pending_reads_.Overlaps(begin, begin + bytes) ||
+      discarded_.Overlaps(begin, begin + bytes)) {
     Settle();
+    if (!DropKept(begin, begin + bytes)) Checkpoint();
   }
   host_->ToDevice(dst, host_src, bytes);
   Changed(Whole(static_cast<const float*>(dst), static_cast<int64_t>((bytes + 3) / 4)));
+}
+
+void VulkanDevice::Discard(const void* begin, size_t bytes) noexcept {
+  const uint64_t from = reinterpret_cast<uintptr_t>(begin);
+  const uint64_t to = from + bytes;
+  if (bytes == 0 || is_settled_ || kept_.Overlaps(from, to)) return;
+  CloseColumns();
+  pending_.Remove(from, to);
+  results_.Remove(from, to);
+  valid_.Remove(from, to);
+  discarded_.Add(from, to);
 }
 
 void VulkanDevice::Synchronize() {

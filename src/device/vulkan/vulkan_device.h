@@ -5,10 +5,15 @@
 // Operators are recorded as they are asked for, run while the host goes on, and are waited for
 // before the host could see a result; only then is anything changed in host memory. So a lost GPU
 // costs nothing but time: what was under way is computed again by the host.
+//
+// KDA states are too large to be brought to the host each time. They stay on the GPU until they are
+// asked for; what was added to them since the host had them last is kept in host memory, and added
+// to the host's by the host should the GPU be lost (vulkan_kept.cc).
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +27,7 @@
 #include "device/vulkan/byte_set.h"
 #include "device/vulkan/gpu.h"
 #include "device/vulkan/gpu_arena.h"
+#include "device/vulkan/gpu_heap.h"
 #include "device/vulkan/held_weights.h"
 #include "device/weight_keeper.h"
 
@@ -36,6 +42,8 @@ struct VulkanDeviceOptions {
   bool flushes_subnormals = false;
   // The GPU's double precision is right (self_test.h): it computes operators other than products.
   bool has_operators = false;
+  // Of host memory, for what was added to states that stay on the GPU.
+  uint64_t journal_bytes = uint64_t{64} << 20;
 };
 
 class VulkanDevice final : public Device, public WeightKeeper {
@@ -48,8 +56,9 @@ class VulkanDevice final : public Device, public WeightKeeper {
   std::string Describe() const override;
 
   bool Holds(uint64_t id) const override;
-  void SetOrigin(WeightOrigin* origin) override { origin_ = origin; }
+  void SetOrigin(WeightOrigin* origin) override;
   void SetExpertOrigin(WeightOrigin* origin) override { expert_origin_ = origin; }
+  void SetConstant(std::span<const float> vectors) override;
   uint64_t held_bytes() const { return spine_.taken_bytes() + experts_.taken_bytes(); }
   bool is_lost() const { return is_lost_; }
   int64_t num_waits() const { return num_waits_; }  // of the host for results
@@ -61,6 +70,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void ToHost(void* host_dst, const void* src, size_t bytes) override;
   void ToDevice(void* dst, const void* host_src, size_t bytes) override;
   void Copy(void* dst, const void* src, size_t bytes) override;
+  void Discard(const void* begin, size_t bytes) noexcept override;
   void Synchronize() override;
   bool ReadsHostPages() const override { return host_->ReadsHostPages(); }
 
@@ -120,7 +130,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // Memory of the host's that was handed out, and the GPU's copy.
   struct Allocation {
     size_t bytes = 0;
-    GpuBuffer shadow;
+    GpuHeap::Piece shadow;
   };
   struct DeviceRange {
     VkDeviceAddress begin = 0;
@@ -137,10 +147,27 @@ class VulkanDevice final : public Device, public WeightKeeper {
     bool is_mxfp4 = false;
     LaidOut laid_out;
   };
-  // A vector of the spine's that the GPU has.
+  // A vector of the spine's. It outlives the call that it came with.
+  struct HostVector {
+    const float* data() const { return values; }
+    const float* from = nullptr;  // where the caller had it
+    const float* values = nullptr;
+    std::shared_ptr<const std::vector<float>> owner;  // null: it stays where it is
+    size_t bytes = 0;
+  };
   struct KnownVector {
-    std::vector<float> values;
-    VkDeviceAddress address = 0;
+    std::shared_ptr<const std::vector<float>> owner;
+    VkDeviceAddress address = 0;  // 0: the GPU has not got it yet
+  };
+  // A change of a value that stays on the GPU when the host waits, and what it takes to do the same
+  // to the value that the host had last.
+  struct KeptStep {
+    Rows write;                // in one allocation
+    std::optional<Rows> from;  // it was copied from there, which stays on the GPU too
+    Operands inputs;
+    std::vector<GpuArena::Piece> staged;  // the inputs, on their way to the host
+    std::vector<float> values;            // and there, one after the other
+    std::function<void(const float* values)> again;
   };
   // What ExpertMlp was asked for, to be asked of the host; the lists are its own.
   struct ExpertCall {
@@ -158,6 +185,8 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // The quantum of activations (lane_layout.h) from which on the GPU's own arithmetic has the
   // host's bits.
   int LeastQuantum(const Matrix& w, const HeldMatrix& held) const;
+  // Exponent of a product of floats from which on the GPU's own is right.
+  int LeastProduct() const;
   // Whether they all have it.
   bool IsSafe(const Matrix& w, const HeldMatrix& held, const float* x, int64_t floats);
   // A matrix without data, from where it was read first; `bytes` may hold it.
@@ -170,6 +199,9 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // host must.
   bool OnGpu(const Operands& reads, const Operands& writes, const std::function<void()>& record,
              std::function<void()> again);
+  // The same of an operator that also takes `step`, whose value may stay there.
+  bool OnGpuKeeping(const Operands& reads, const Operands& writes, KeptStep step,
+                    const std::function<void()>& record, std::function<void()> again);
   void OnHost(const Operands& reads, const Operands& writes, const std::function<void()>& run);
   // An operator of the GPU's where its operands are there, else of the host's.
   void Operator(const Operands& reads, const Rows& write, const std::function<void()>& record,
@@ -180,12 +212,13 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // Gives the GPU what it reads; true: `writes` continues the columns that were written last.
   bool Prepare(const Operands& reads, const Operands& writes);
   void Wrote(const Operands& writes, bool more_columns);
+  void WroteKept(KeptStep step);
   // The columns that were written last are all there will be.
   void CloseColumns();
   // The host changed it.
   void Changed(const Rows& rows);
-  Allocation& AllocationOf(const Rows& rows, uint64_t* offset);
-  bool AreNear(const Rows& a, const Rows& b) const;  // in one allocation
+  // Where its shadow is: made if there was none.
+  const GpuBuffer& ShadowOf(const Rows& rows, uint64_t* offset);
   VkDeviceAddress AddressOf(const Rows& rows);
   VkDeviceAddress AddressOf(const float* data, int64_t count) {
     return AddressOf(Whole(data, count));
@@ -194,18 +227,40 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void Upload(const Rows& whole);
   // Something small, for what is recorded after an Order that names it.
   DeviceRange Constant(const void* from, size_t bytes);
-  // A vector of the spine: what has been at this address before is there already.
-  VkDeviceAddress Vector(const float* from, int64_t count);
+  HostVector VectorOf(const float* from, int64_t count);
+  // What has been at this address before is there already.
+  VkDeviceAddress AddressOf(const HostVector& vector);
   // Parts what comes from what was recorded before if they touch the same memory.
   void Order(std::span<const DeviceRange> reads, std::span<const DeviceRange> writes,
              bool writes_are_apart = false);
   GpuCommands& Commands();
+  // Products of the pieces of a matrix, which are one where they lie beside each other.
+  void AddProduct(WeightFormat format, const ProductJob& job, uint64_t weight_bytes);
+  void RecordProduct();
   // Hands over what was recorded, without waiting.
   void Kick();
   void TryKick();  // deals with a GPU that fails
-  // All results are in host memory. Deals with a GPU that fails.
+  // All results are in host memory, but for what stays on the GPU. Deals with a GPU that fails.
   void Settle();
+  void SettleResults();
   void Forget();
+  // Waits for these values and brings them to `to`; host memory and what the log has stay as they
+  // are. False: they are in host memory.
+  bool Fetch(const Rows& whole, void* to);
+  // Hands over what was recorded and waits; `piece` has come when it returns. Throws GpuLost.
+  void WaitForPiece(const GpuArena::Piece& piece, void* to, size_t bytes);
+  void CopyToHost(uint64_t to, const std::byte* from, uint64_t bytes);
+  // The inputs of the last steps have come.
+  void CollectInputs();
+  // Nothing stays on the GPU alone any more.
+  void Checkpoint();
+  void BringSomeKept();
+  // The values that stay there are not needed any more. False: others depend on them, or it is not
+  // all of them.
+  bool DropKept(uint64_t begin, uint64_t end);
+  uint64_t AllocationBegin(const Rows& rows) const {
+    return std::prev(allocations_.upper_bound(rows.begin()))->first;
+  }
   // The GPU is given up: what it was to compute is computed by the host. Throws Error when weights
   // cannot be read again.
   void Lose(const std::string& why);
@@ -218,6 +273,40 @@ class VulkanDevice final : public Device, public WeightKeeper {
   LaidOut LayOut(const Rows& x, VkDeviceAddress address, int64_t cols, bool is_mxfp4);
   void Norm(float* y, const float* x, const float* gate, const float* host_w, int64_t n,
             int64_t dim, int64_t stride, float eps);
+
+  // ---- MLA and the router ----
+  // A latent cache as an operator that runs later needs it.
+  struct CacheCopy {
+    LatentCacheView view() const {
+      LatentCacheView copy = cache;
+      copy.pages = pages.data();
+      return copy;
+    }
+    LatentCacheView cache;
+    std::vector<void*> pages;
+  };
+  struct AttendCall {
+    VkDeviceAddress result = 0;
+    VkDeviceAddress queries = 0;
+    VkDeviceAddress pages = 0;  // a list
+    int64_t page_tokens = 0;
+    CacheFormat format = CacheFormat::kF32;
+    int64_t first = 0;
+    int64_t n = 0;
+    float scale = 0;
+  };
+  // Whether the GPU can work on it.
+  bool MayHold(const LatentCacheView& cache, const MlaShape& shape) const;
+  // The memory of tokens [begin, end), page by page.
+  static Operands TokensOf(const LatentCacheView& cache, int64_t begin, int64_t end,
+                           const MlaShape& shape);
+  static CacheCopy CopyOf(const LatentCacheView& cache, int64_t tokens);
+  void RecordAttend(const AttendCall& call, const MlaShape& shape);
+  void RecordExpand(const Matrix& kv_b, const HeldMatrix& held, const Rows& in, const Rows& result,
+                    int64_t n, const MlaShape& shape);
+  std::function<Matrix(std::vector<std::byte>&)> Again(const Matrix& w) const;
+  bool FetchPicks(int32_t* host_ids, float* host_weights, const Rows& logits,
+                  const float* host_bias, int64_t n, const RouterParams& params);
 
   // ---- experts ----
   bool PlaceExpert(const ExpertWeights& weights);
@@ -245,23 +334,39 @@ class VulkanDevice final : public Device, public WeightKeeper {
   GpuArena from_gpu_;
   GpuArena scratch_;
   GpuArena vectors_;
+  GpuHeap heap_;  // of the shadows
+  ByteSet constants_;
   std::unordered_map<const float*, KnownVector> known_vectors_;
   std::optional<GpuCommands> commands_;  // being recorded
-  uint64_t commands_bytes_ = 0;          // of weights that they read
+  // And to be recorded before anything else.
+  struct NextProduct {
+    WeightFormat format = WeightFormat::kF32;
+    ProductJob job;
+    VkDeviceAddress weights_end = 0;
+  };
+  std::optional<NextProduct> next_product_;
+  uint64_t commands_bytes_ = 0;  // of weights that they read
   uint64_t last_ticket_ = 0;
   bool is_settled_ = true;  // nothing is recorded or under way
 
   // Since everything was settled last:
   std::vector<std::function<void()>> log_;  // the same on the host
   std::vector<std::shared_ptr<ExpertCall>> expert_calls_;
-  ByteSet pending_;        // host memory that operators under way write, or lies between that
-  ByteSet pending_reads_;  // and that they read
-  ByteSet results_;        // what they write
-  uint64_t result_bytes_ = 0;
+  ByteSet pending_;              // host memory that operators under way write, and kept_
+  ByteSet pending_reads_;        // and that they read
+  ByteSet results_;              // what they write
+  ByteSet discarded_;            // what they wrote, or the log will, that nobody needs
   std::optional<Rows> columns_;  // of a matrix that is written column by column
   std::vector<Input> inputs_;
   ByteSet read_;  // of the GPU's memory, since the last barrier
   ByteSet written_;
+
+  std::vector<KeptStep> window_steps_;
+  // And before that, since the host had what stays on the GPU last:
+  ByteSet kept_;  // host memory of which only the shadow is right
+  std::vector<KeptStep> journal_;
+  uint64_t journal_bytes_ = 0;
+  const uint64_t most_journal_bytes_;
 
   ByteSet valid_;                     // host memory whose shadow has the same values, or newer ones
   const float* checked_x_ = nullptr;  // the last activations that IsSafe looked at

@@ -40,14 +40,15 @@ class GpuFixture {
 
   // A new device, which holds nothing.
   VulkanDevice& Restart(uint64_t spine_bytes, uint64_t expert_bytes, bool flush = false,
-                        bool has_operators = true) {
+                        bool has_operators = true, uint64_t journal_bytes = uint64_t{1} << 20) {
     device_ = nullptr;
     notice_.clear();
     device_ = std::make_unique<VulkanDevice>(
         *gpu_, MakeCpuDevice(pool_), pool_,
-        VulkanDeviceOptions{
-            spine_bytes, expert_bytes, [this](const std::string& notice) { notice_ = notice; },
-            verdict_.flushes_subnormals || flush, verdict_.has_operators && has_operators});
+        VulkanDeviceOptions{spine_bytes, expert_bytes,
+                            [this](const std::string& notice) { notice_ = notice; },
+                            verdict_.flushes_subnormals || flush,
+                            verdict_.has_operators && has_operators, journal_bytes});
     return *device_;
   }
 

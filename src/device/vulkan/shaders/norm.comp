@@ -1,4 +1,5 @@
-// y = RMS(x; w, eps) of rows, a workgroup each; GATED: times sigmoid(gate).
+// y = RMS(x; w, eps) of rows, a workgroup each; GATED: times sigmoid(gate). L2: the sum of squares
+// takes the place of their mean, and `dim_bits` (a scale) that of the weights.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
@@ -45,12 +46,21 @@ void main() {
     [[dont_unroll]] for (uint width = kLanes / 2; width > 0; width /= 2) {
       for (uint i = 0; i < width; ++i) sums[i] = Add(sums[i], sums[i + width]);
     }
+#ifdef L2
+    double mean = sums[0];
+#else
     double mean = Div(sums[0], FromBits(dim_bits));
+#endif
     factor = Div(1.0lf, Sqrt(Add(mean, FromBits(eps))));
   }
   barrier();
   for (uint i = thread; i < dim; i += kThreads) {
-    double value = Mul(Mul(FromBits(x.at[first + i]), factor), FromBits(weights.at[i]));
+#ifdef L2
+    uint weight = dim_bits;
+#else
+    uint weight = weights.at[i];
+#endif
+    double value = Mul(Mul(FromBits(x.at[first + i]), factor), FromBits(weight));
 #ifdef GATED
     value = Mul(value, Sigmoid(FromBits(gate.at[first + i])));
 #endif
