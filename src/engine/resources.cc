@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "base/page_memory.h"
+#include "device/vulkan/vulkan_device.h"
 #include "io/memory_limits.h"
 #include "model/model.h"
 #include "model/sequence_state.h"
@@ -92,14 +93,13 @@ std::optional<CacheSpillOptions> ChooseCacheSpill(const ModelConfig& config,
 // Scratch is what a layer's products and experts need for a pass, until the host waits for the GPU.
 uint64_t GpuWorkingBytes(const ModelConfig& c, const EngineOptions& options,
                          const std::optional<CacheSpillOptions>& spill, uint64_t draft_bytes) {
-  constexpr uint64_t kVectorBytes = 64ull << 20;
-  constexpr uint64_t kMostScratchBytes = 1ull << 30;  // device/vulkan/vulkan_device.cc
   const uint64_t workspace =
       Model::WorkspaceBytes(c, kMaxPositions, MaxLogitsPositions(c, kMaxPositions));
   const int64_t context_tokens = spill ? 0 : options.context_tokens;
   return static_cast<uint64_t>(options.parallel_sessions) *
              SequenceState::Bytes(c, options.cache_format, context_tokens) +
-         draft_bytes + workspace + std::min(2 * workspace, kMostScratchBytes) + kVectorBytes;
+         draft_bytes + workspace + std::min(2 * workspace, kMostGpuScratchBytes) +
+         kMostGpuVectorBytes;
 }
 
 // Half of the states: each of them comes to the host after as many tokens as that holds.

@@ -278,6 +278,32 @@ TEST_P(SpineStoreTest, WaitingLeavesTimeForOtherThings) {
   EXPECT_GT(pieces, all);
 }
 
+// What was launched ahead of its need is read again also if it fails while it is waited for.
+TEST_P(SpineStoreTest, AReadThatFailsWhileItIsWaitedForIsTriedAgain) {
+  std::atomic<int> reads = 0;
+  SimpleReadQueue queue(1);
+  const auto store =
+      MakeSpineStore(*checkpoint_, ReleasedSpine(*checkpoint_), queue, Streamed(20000));
+  queue.set_closed(true);
+  const auto lease = store->Acquire(0);
+  fs_.set_hook([&](const std::string& path, uint64_t, std::span<std::byte>) {
+    if (reads++ > 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it is waited for
+    throw Error(ErrorCode::kIo, path + ": injected");
+  });
+  int pieces = 0;
+  lease->ForEachPiece(
+      LayoutOfSpine(checkpoint_->config(), 0).matrices[0].id,
+      [&](int64_t, const Matrix&) { ++pieces; },
+      [&] {
+        queue.set_closed(false);
+        return false;
+      });
+  EXPECT_GT(pieces, 0);
+  EXPECT_GT(reads, 1);
+  fs_.set_hook(nullptr);
+}
+
 // With a ring that holds everything, the next pass is read while nobody asks.
 TEST_P(SpineStoreTest, StreamedLayersAreReadAhead) {
   const SpineSource source = ReleasedSpine(*checkpoint_);

@@ -15,15 +15,8 @@ namespace {
 
 constexpr uint64_t kMuch = uint64_t{1} << 28;
 
-class VulkanAttentionTest : public ::testing::Test {
+class VulkanAttentionTest : public GpuTest {
  protected:
-  static void SetUpTestSuite() { gpu_ = new GpuFixture(); }
-  static void TearDownTestSuite() {
-    delete gpu_;
-    gpu_ = nullptr;
-  }
-  void TearDown() override { gpu_->gpu().SetFaults({}); }
-
   // A matrix whose product with 1 is these values: that puts them where the GPU computes.
   OwnedMatrix Source(const std::vector<float>& values) {
     OwnedMatrix w = MakeMatrix(WeightFormat::kF32, std::ssize(values), 1);
@@ -41,14 +34,11 @@ class VulkanAttentionTest : public ::testing::Test {
     return Source(values);
   }
 
-  static GpuFixture* gpu_;
   ThreadPool one_thread_{1};
   std::unique_ptr<Device> plain_ = MakeCpuDevice(one_thread_, CpuIsa::kPlain);
   Random random_{4711};
   uint64_t last_id_ = 0;
 };
-
-GpuFixture* VulkanAttentionTest::gpu_ = nullptr;
 
 class VulkanKdaTest : public VulkanAttentionTest, public ::testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(Flushes, VulkanKdaTest, ::testing::Bool());

@@ -15,11 +15,9 @@ constexpr uint64_t kToGpuChunk = uint64_t{16} << 20;
 constexpr uint64_t kFromGpuChunk = uint64_t{16} << 20;
 constexpr uint64_t kScratchChunk = uint64_t{32} << 20;
 constexpr uint64_t kVectorChunk = uint64_t{1} << 20;
-constexpr uint64_t kMostVectorBytes = uint64_t{64} << 20;
 constexpr uint64_t kHeapChunk = uint64_t{64} << 20;
 // So much is settled before more is recorded.
 constexpr uint64_t kMostResultBytes = uint64_t{256} << 20;
-constexpr uint64_t kMostScratchBytes = uint64_t{1} << 30;
 // So much work is worth handing over at once: the GPU begins while the rest is recorded.
 constexpr uint64_t kKickBytes = uint64_t{256} << 20;
 // Pieces of results that threads copy.
@@ -150,7 +148,7 @@ void VulkanDevice::Operator(const Operands& reads, const Rows& write,
 }
 
 bool VulkanDevice::Prepare(const Operands& reads, const Operands& writes) {
-  if (results_.TotalBytes() >= kMostResultBytes || scratch_.used_bytes() >= kMostScratchBytes)
+  if (results_.TotalBytes() >= kMostResultBytes || scratch_.used_bytes() >= kMostGpuScratchBytes)
     Settle();
   const bool more_columns = writes.size() == 1 && columns_ && !writes[0].is_whole() &&
                             writes[0].data == columns_->data + columns_->width &&
@@ -298,7 +296,7 @@ VkDeviceAddress VulkanDevice::AddressOf(const HostVector& vector) {
   KnownVector& there = known->second;
   if (!is_new && there.owner == vector.owner && there.address != 0) return there.address;
   // One that changes is passed through; it would take more memory each time.
-  if (!is_new || vectors_.used_bytes() >= kMostVectorBytes) {
+  if (!is_new || vectors_.used_bytes() >= kMostGpuVectorBytes) {
     if (is_new) known_vectors_.erase(known);
     const DeviceRange range = Constant(vector.values, vector.bytes);
     Order({&range, 1}, {});
@@ -371,6 +369,12 @@ void VulkanDevice::Kick() {
   commands_bytes_ = 0;
 }
 
+void VulkanDevice::KickAndWait() {
+  Kick();
+  ++num_waits_;
+  gpu_.Wait(last_ticket_);
+}
+
 void VulkanDevice::TryKick() {
   try {
     Kick();
@@ -411,9 +415,7 @@ void VulkanDevice::SettleResults() {
         at = last;
       }
     }
-    Kick();
-    ++num_waits_;
-    gpu_.Wait(last_ticket_);
+    KickAndWait();
   } catch (const Error& error) {
     Lose(error.what());
     return;

@@ -33,6 +33,11 @@
 
 namespace deltafin {
 
+// What the device takes of the GPU's memory besides weights and copies of the host's: vectors of
+// the spine, and at most so much of scratch until the host waits.
+inline constexpr uint64_t kMostGpuVectorBytes = uint64_t{64} << 20;
+inline constexpr uint64_t kMostGpuScratchBytes = uint64_t{1} << 30;
+
 struct VulkanDeviceOptions {
   uint64_t spine_bytes = 0;   // of the GPU's memory, for weights with ordinary ids
   uint64_t expert_bytes = 0;  // for weights whose id says that they are an expert's
@@ -240,6 +245,8 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // Hands over what was recorded, without waiting.
   void Kick();
   void TryKick();  // deals with a GPU that fails
+  // Hands over and waits for all of it. Throws GpuLost.
+  void KickAndWait();
   // All results are in host memory, but for what stays on the GPU. Deals with a GPU that fails.
   void Settle();
   void SettleResults();

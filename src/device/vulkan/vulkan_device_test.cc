@@ -39,15 +39,8 @@ class Shelf final : public WeightOrigin {
   const std::vector<OwnedMatrix>& spine_;
 };
 
-class VulkanDeviceTest : public ::testing::Test {
+class VulkanDeviceTest : public GpuTest {
  protected:
-  static void SetUpTestSuite() { gpu_ = new GpuFixture(); }
-  static void TearDownTestSuite() {
-    delete gpu_;
-    gpu_ = nullptr;
-  }
-  void TearDown() override { gpu_->gpu().SetFaults({}); }
-
   OwnedMatrix MatrixOf(WeightFormat format, int64_t rows, int64_t cols,
                        Range range = Range::kOrdinary, uint64_t id_bits = 0) {
     OwnedMatrix w = random_.MatrixOf(format, rows, cols, range);
@@ -142,14 +135,11 @@ class VulkanDeviceTest : public ::testing::Test {
     return experts;
   }
 
-  static GpuFixture* gpu_;
   ThreadPool one_thread_{1};
   std::unique_ptr<Device> plain_ = MakeCpuDevice(one_thread_, CpuIsa::kPlain);
   Random random_{20240607};
   uint64_t last_id_ = 0;
 };
-
-GpuFixture* VulkanDeviceTest::gpu_ = nullptr;
 
 // How a GPU may be: with what it does to subnormals, and what its double precision is good for.
 class VulkanProductTest : public VulkanDeviceTest,

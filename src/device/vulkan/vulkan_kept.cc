@@ -66,9 +66,7 @@ bool VulkanDevice::Fetch(const Rows& whole, void* to) {
 }
 
 void VulkanDevice::WaitForPiece(const GpuArena::Piece& piece, void* to, size_t bytes) {
-  Kick();
-  ++num_waits_;
-  gpu_.Wait(last_ticket_);
+  KickAndWait();
   std::memcpy(to, piece.host(), bytes);
   CollectInputs();
   read_.Clear();
@@ -130,9 +128,7 @@ void VulkanDevice::BringSomeKept() {
       Commands().Copy(*piece.buffer, piece.offset, shadow.buffer(),
                       shadow.offset() + begin - allocation_of(begin), end - begin);
     }
-    Kick();
-    ++num_waits_;
-    gpu_.Wait(last_ticket_);
+    KickAndWait();
   } catch (const Error& error) {
     Lose(error.what());
     return;

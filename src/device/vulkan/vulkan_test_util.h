@@ -66,4 +66,17 @@ class GpuFixture {
   std::string notice_;
 };
 
+// Tests of a suite share one: to open it takes longer than most of them.
+class GpuTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { gpu_ = new GpuFixture(); }
+  static void TearDownTestSuite() {
+    delete gpu_;
+    gpu_ = nullptr;
+  }
+  void TearDown() override { gpu_->gpu().SetFaults({}); }
+
+  static inline GpuFixture* gpu_ = nullptr;
+};
+
 }  // namespace deltafin
