@@ -27,8 +27,9 @@ std::string FastDevice::Describe() const {
 }
 
 int64_t FastDevice::PackedFloats(WeightFormat format, int64_t cols) const {
-  // Never a multiple of 4 KiB: the rows of a tile would fight for one set of the L1 cache.
-  return RoundUpTo(cols, format == WeightFormat::kMxfp4 ? kMxGroup : kLanes) + kLanes;
+  // 1 KiB and a line more than whole rows, which may be multiples of 4 KiB: what several positions
+  // have of the same columns would fight for the same sets of the L1 cache.
+  return RoundUpTo(cols, format == WeightFormat::kMxfp4 ? kMxGroup : kLanes) + 17 * kLanes;
 }
 
 void FastDevice::PackRow(WeightFormat format, float* row, const float* src, int64_t begin,

@@ -1,5 +1,6 @@
 // MatMul at one or few positions: the weights go from memory to registers once, four rows of 16
-// lanes at a time or fewer rows and more positions.
+// lanes at a time or fewer rows and more positions. Several positions take a block of columns after
+// the other, so that their inputs stay in the L1 cache while 16 rows pass.
 #pragma once
 
 #include "device/cpu/pack_impl.h"
@@ -10,6 +11,8 @@ inline constexpr int64_t kStreamRows = 16;  // rows whose lanes are summed up to
 // Rows are too short for the processor's own prefetching to get up to speed: each asks for the one
 // that comes this many rows later. Past the end of the weight that is a hint without effect.
 inline constexpr int64_t kAheadRows = 8;
+// Inputs of several positions that stay in the L1 cache while kStreamRows rows pass.
+inline constexpr int64_t kStreamFloats = 4096;
 
 // Rows of one weight as a kernel sees them.
 struct WeightRows {
@@ -19,22 +22,51 @@ struct WeightRows {
   int64_t scale_bytes;
 };
 
-// acc[r * 16] = the lanes of rows [row, row + R) for P positions, those of position p at
-// p * kStreamRows * 16.
-template <class A, class W, int R, int P>
-inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                        int64_t cols) {
-  using F = typename A::F;
-  const int64_t plane_stride = RoundUpTo(cols, kLanes) / kPlanes<A>;
-  const uint8_t* row[R];
-  F sum[R][P][kPlanes<A>];
+// The part of the columns that a sweep takes: `count` from where rows and inputs point to. The
+// planes of the inputs are `plane_stride` apart; the weights `ahead` bytes further on are asked
+// for.
+struct StreamColumns {
+  int64_t count;
+  int64_t plane_stride;
+  int64_t ahead;
+};
+
+// The lanes of a sweep over some columns start from 0 or from those of the columns before.
+template <class A, int R, int P, bool kStart>
+DF_LANE_FN void LoadStreamLanes(typename A::F (&sum)[R][P][kPlanes<A>], const float* acc) {
   DF_UNROLL for (int r = 0; r < R; ++r) {
-    row[r] = w.data + rows[r] * w.row_bytes;
     DF_UNROLL for (int p = 0; p < P; ++p) {
-      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) sum[r][p][i] = A::Zero();
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+        sum[r][p][i] =
+            kStart ? A::Zero() : A::Load(acc + (p * kStreamRows + r) * kLanes + i * A::kWidth);
+      }
     }
   }
-  const int64_t ahead = kAheadRows * w.row_bytes;
+}
+template <class A, int R, int P>
+DF_LANE_FN void StoreStreamLanes(float* acc, const typename A::F (&sum)[R][P][kPlanes<A>]) {
+  DF_UNROLL for (int r = 0; r < R; ++r) {
+    DF_UNROLL for (int p = 0; p < P; ++p) {
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+        A::Store(acc + (p * kStreamRows + r) * kLanes + i * A::kWidth, sum[r][p][i]);
+      }
+    }
+  }
+}
+
+// acc[r * 16] = the lanes of rows [row, row + R) for P positions, those of position p at
+// p * kStreamRows * 16.
+template <class A, class W, int R, int P, bool kStart>
+inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
+                        const StreamColumns& part) {
+  using F = typename A::F;
+  const int64_t cols = part.count;
+  const int64_t plane_stride = part.plane_stride;
+  const uint8_t* row[R];
+  F sum[R][P][kPlanes<A>];
+  DF_UNROLL for (int r = 0; r < R; ++r) row[r] = w.data + rows[r] * w.row_bytes;
+  LoadStreamLanes<A, R, P, kStart>(sum, acc);
+  const int64_t ahead = part.ahead;
   int64_t k = 0;
   int64_t at = 0;  // in a plane of x
   for (; k + kLanes <= cols; k += kLanes, at += A::kWidth) {
@@ -63,13 +95,7 @@ inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, co
       }
     }
   }
-  DF_UNROLL for (int r = 0; r < R; ++r) {
-    DF_UNROLL for (int p = 0; p < P; ++p) {
-      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
-        A::Store(acc + (p * kStreamRows + r) * kLanes + i * A::kWidth, sum[r][p][i]);
-      }
-    }
-  }
+  StoreStreamLanes<A, R, P>(acc, sum);
 }
 
 // One plane of a group of 128 MXFP4 weights times P positions: sum = fma(partial sum, scale, sum).
@@ -114,27 +140,25 @@ struct PaddedMxTail {
   }
 };
 
-template <class A, int R, int P>
+template <class A, int R, int P, bool kStart>
 inline void StreamMxfp4(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                        int64_t cols) {
+                        const StreamColumns& part) {
   using F = typename A::F;
-  const int64_t plane_stride = RoundUpTo(cols, kMxGroup) / kPlanes<A>;
+  const int64_t cols = part.count;
+  const int64_t plane_stride = part.plane_stride;
   const uint8_t* codes[R];
   const uint8_t* scales[R];
   F sum[R][P][kPlanes<A>];
   DF_UNROLL for (int r = 0; r < R; ++r) {
     codes[r] = w.data + rows[r] * w.row_bytes;
     scales[r] = w.scales + rows[r] * w.scale_bytes;
-    DF_UNROLL for (int p = 0; p < P; ++p) {
-      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) sum[r][p][i] = A::Zero();
-    }
   }
+  LoadStreamLanes<A, R, P, kStart>(sum, acc);
   const int64_t groups = cols / kMxGroup;
   int64_t at = 0;  // in a plane of x
-  const int64_t ahead = kAheadRows * w.row_bytes;
   for (int64_t g = 0; g < groups; ++g, at += 8 * A::kWidth) {
     DF_UNROLL for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(codes[r] + ahead + g * kMxGroupBytes, 0, 3);
+      __builtin_prefetch(codes[r] + part.ahead + g * kMxGroupBytes, 0, 3);
     }
     DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
       DF_UNROLL for (int r = 0; r < R; ++r) {
@@ -155,13 +179,7 @@ inline void StreamMxfp4(float* acc, const WeightRows& w, const int64_t* rows, co
       }
     }
   }
-  DF_UNROLL for (int r = 0; r < R; ++r) {
-    DF_UNROLL for (int p = 0; p < P; ++p) {
-      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
-        A::Store(acc + (p * kStreamRows + r) * kLanes + i * A::kWidth, sum[r][p][i]);
-      }
-    }
-  }
+  StoreStreamLanes<A, R, P>(acc, sum);
 }
 
 template <class A, class W>
@@ -169,10 +187,16 @@ struct DenseStream {
   template <int P>
   static constexpr int kRows = A::kAccumulators / P >= 4 ? 4 : A::kAccumulators / P;
   static constexpr bool kRowScale = W::kRowScale;
-  template <int R, int P>
+  static constexpr int64_t kUnit = kLanes;  // columns are padded to a multiple of this
+  static constexpr int64_t Bytes(int64_t columns) { return columns * W::kBytes; }
+  // The weights from column k on.
+  static WeightRows From(const WeightRows& w, int64_t k) {
+    return {w.data + k * W::kBytes, w.row_bytes, w.scales, w.scale_bytes};
+  }
+  template <int R, int P, bool kStart>
   static void Run(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                  int64_t cols) {
-    StreamDense<A, W, R, P>(acc, w, rows, x, cols);
+                  const StreamColumns& part) {
+    StreamDense<A, W, R, P, kStart>(acc, w, rows, x, part);
   }
 };
 
@@ -182,20 +206,25 @@ struct Mxfp4Stream {
   template <int P>
   static constexpr int kRows = A::kAccumulators >= 16 ? 2 : 1;
   static constexpr bool kRowScale = false;
-  template <int R, int P>
+  static constexpr int64_t kUnit = kMxGroup;
+  static constexpr int64_t Bytes(int64_t columns) { return columns / 2; }
+  static WeightRows From(const WeightRows& w, int64_t k) {
+    return {w.data + k / 2, w.row_bytes, w.scales + k / kMxBlock, w.scale_bytes};
+  }
+  template <int R, int P, bool kStart>
   static void Run(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                  int64_t cols) {
-    StreamMxfp4<A, R, P>(acc, w, rows, x, cols);
+                  const StreamColumns& part) {
+    StreamMxfp4<A, R, P, kStart>(acc, w, rows, x, part);
   }
 };
 
 // Four rows for P positions.
-template <class Stream, int P>
+template <class Stream, int P, bool kStart>
 inline void StreamQuad(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                       int64_t cols) {
+                       const StreamColumns& part) {
   constexpr int R = Stream::template kRows<P>;
   for (int r = 0; r < 4; r += R) {
-    Stream::template Run<R, P>(acc + r * kLanes, w, rows + r, x, cols);
+    Stream::template Run<R, P, kStart>(acc + r * kLanes, w, rows + r, x, part);
   }
 }
 
@@ -225,6 +254,29 @@ DF_LANE_FN float* RowAt(const RowsOf<float>& rows, int64_t p) {
   return rows.base + (rows.index != nullptr ? rows.index[p] : p) * rows.stride;
 }
 
+// Rows [row, row + count), at most kStreamRows, of all positions; kStart: the first columns.
+template <class Stream, bool kStart>
+inline void StreamSweep(float* acc, const WeightRows& w, int64_t row, int64_t count,
+                        const float* const* x, int64_t n, int64_t next_columns,
+                        StreamColumns part) {
+  for (int64_t quad = 0; quad < count; quad += 4) {
+    // At the end of the weight the last row is computed more than once.
+    int64_t rows[4];
+    for (int64_t r = 0; r < 4; ++r) rows[r] = row + (quad + r < count ? quad + r : count - 1);
+    part.ahead = kAheadRows * w.row_bytes;
+    // After the last rows come the first ones of the next columns.
+    if (quad >= kStreamRows - kAheadRows) part.ahead += next_columns;
+    float* lanes = acc + quad * kLanes;
+    int64_t p = 0;
+    for (; p + 4 <= n; p += 4, lanes += 4 * kStreamRows * kLanes) {
+      StreamQuad<Stream, 4, kStart>(lanes, w, rows, x + p, part);
+    }
+    if (n - p == 3) StreamQuad<Stream, 3, kStart>(lanes, w, rows, x + p, part);
+    if (n - p == 2) StreamQuad<Stream, 2, kStart>(lanes, w, rows, x + p, part);
+    if (n - p == 1) StreamQuad<Stream, 1, kStart>(lanes, w, rows, x + p, part);
+  }
+}
+
 template <class A, class Stream>
 inline void StreamMatMul(const MatMulJob& job, const WeightRows& w) {
   const float* x[A::kStreamPositions];
@@ -234,20 +286,20 @@ inline void StreamMatMul(const MatMulJob& job, const WeightRows& w) {
     y[p] = RowAt<A>(job.y, p);
   }
   alignas(64) float acc[A::kStreamPositions * kStreamRows * kLanes];
+  const int64_t plane_stride = RoundUpTo(job.cols, Stream::kUnit) / kPlanes<A>;
+  const int64_t some = kStreamFloats / (job.n <= 4 ? 4 : A::kStreamPositions);
+  const int64_t block = job.n == 1 || job.cols < some ? job.cols : some;
   for (int64_t row = 0; row < job.rows; row += kStreamRows) {
     const int64_t count = job.rows - row < kStreamRows ? job.rows - row : kStreamRows;
-    for (int64_t quad = 0; quad < count; quad += 4) {
-      // At the end of the weight the last row is computed more than once.
-      int64_t rows[4];
-      for (int64_t r = 0; r < 4; ++r) rows[r] = row + (quad + r < count ? quad + r : count - 1);
-      float* lanes = acc + quad * kLanes;
-      int64_t p = 0;
-      for (; p + 4 <= job.n; p += 4, lanes += 4 * kStreamRows * kLanes) {
-        StreamQuad<Stream, 4>(lanes, w, rows, x + p, job.cols);
-      }
-      if (job.n - p == 3) StreamQuad<Stream, 3>(lanes, w, rows, x + p, job.cols);
-      if (job.n - p == 2) StreamQuad<Stream, 2>(lanes, w, rows, x + p, job.cols);
-      if (job.n - p == 1) StreamQuad<Stream, 1>(lanes, w, rows, x + p, job.cols);
+    const int64_t back = Stream::Bytes(block) - kStreamRows * w.row_bytes;
+    StreamSweep<Stream, true>(acc, w, row, count, x, job.n, block < job.cols ? back : 0,
+                              {block, plane_stride, 0});
+    for (int64_t k = block; k < job.cols; k += block) {
+      const float* x_at[A::kStreamPositions];
+      for (int64_t p = 0; p < job.n; ++p) x_at[p] = x[p] + k / kPlanes<A>;
+      const bool last = job.cols - k <= block;
+      StreamSweep<Stream, false>(acc, Stream::From(w, k), row, count, x_at, job.n, last ? 0 : back,
+                                 {last ? job.cols - k : block, plane_stride, 0});
     }
     for (int64_t p = 0; p < job.n; ++p) {
       StoreSums<A>(y[p] + row, acc + p * kStreamRows * kLanes, count,
