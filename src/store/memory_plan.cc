@@ -96,12 +96,18 @@ void ChooseResident(const SpinePieces& pieces, uint64_t share_bytes, MemoryPlan&
   plan.spine_is_resident = true;
 }
 
+// Of the whole spine in RAM.
+uint64_t ResidentBytes(const SpinePieces& pieces) {
+  uint64_t all = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) all += ReadBufferBytes(pieces[i].bytes);
+  return all;
+}
+
 // What pin_layers allows: every part of the spine counts alike (SpinePieces::ResidentOrder).
 uint64_t MostSpineBytes(const SpinePieces& pieces, int64_t pin_layers, int64_t num_layers) {
   if (pin_layers < 0 || pin_layers >= num_layers) return std::numeric_limits<uint64_t>::max();
-  uint64_t all = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) all += ReadBufferBytes(pieces[i].bytes);
-  return all / static_cast<uint64_t>(num_layers) * static_cast<uint64_t>(pin_layers);
+  return ResidentBytes(pieces) / static_cast<uint64_t>(num_layers) *
+         static_cast<uint64_t>(pin_layers);
 }
 
 // The least that works: the fewest positions at a time, a short ring, one position's experts.
@@ -198,9 +204,15 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
                    floor.ring_bytes);
   const uint64_t slot_share = std::min(
       kSlotParts * part, static_cast<uint64_t>((kMostEarlySlots - 1) * floor.slots) * expert_bytes);
-  const uint64_t spine_share =
-      std::min(kParts * part - workspace_share - ring_share - slot_share,
-               MostSpineBytes(pieces, request.pin_layers, config.num_layers));
+  const uint64_t most_spine = MostSpineBytes(pieces, request.pin_layers, config.num_layers);
+  uint64_t spine_share =
+      std::min(kParts * part - workspace_share - ring_share - slot_share, most_spine);
+  // Where the ring would hold all that is streamed, it is better spent on keeping that.
+  const uint64_t all = ResidentBytes(pieces);
+  const uint64_t rings = floor.ring_bytes + ring_share + pieces.WholeBytes();
+  if (request.device_bytes == 0 && most_spine >= all && spine_share + rings >= all) {
+    spine_share = all;
+  }
 
   plan.positions = MostPositions(request, floor.workspace_bytes + workspace_share);
   plan.workspace_bytes = request.workspace_bytes(plan.positions);
