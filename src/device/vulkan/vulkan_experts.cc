@@ -232,9 +232,9 @@ void VulkanDevice::CombineExperts(float* out, const float* y, const float* host_
     const DeviceRange weights =
         Constant(host_weights, static_cast<size_t>(n * top_k) * sizeof(float));
     Order({&weights, 1}, {});
-    Commands().Run("combine",
-                   Job{AddressOf(result), AddressOf(in), weights.begin, U32(top_k), U32(dim)},
-                   GroupsOf(dim), U32(n));
+    Commands().RunArithmetic(
+        "combine", Job{AddressOf(result), AddressOf(in), weights.begin, U32(top_k), U32(dim)},
+        GroupsOf(dim), U32(n));
   };
   if (n <= kMostGroups && IsThere({in}) && OnGpu({in}, {result}, record, run)) return;
   OnHost({in}, {result}, run);

@@ -22,8 +22,10 @@ constexpr uint64_t kMostSetBytes = uint64_t{1} << 20;
 struct NormJob {
   VkDeviceAddress y;
   VkDeviceAddress x;
-  VkDeviceAddress weights;
-  VkDeviceAddress gate;
+  VkDeviceAddress weights = 0;
+  VkDeviceAddress gate = 0;
+  VkDeviceAddress laid_out = 0;
+  VkDeviceAddress quanta = 0;
   uint32_t dim;
   uint32_t stride;
   uint32_t dim_bits;
@@ -158,6 +160,13 @@ void VulkanDevice::HostMatMul(const Matrix& w, const float* x, float* y, int64_t
   });
 }
 
+VulkanDevice::LaidOut VulkanDevice::TakeLaidOut(int64_t n, int64_t cols) {
+  const uint64_t bytes = static_cast<uint64_t>(n * LaidOutInputFloats(cols)) * sizeof(float);
+  const uint64_t quanta_bytes = static_cast<uint64_t>(n) * sizeof(int32_t);
+  return {{scratch_.Take(bytes).address(), bytes},
+          {scratch_.Take(quanta_bytes).address(), quanta_bytes}};
+}
+
 VulkanDevice::LaidOut VulkanDevice::LayOut(const Rows& x, VkDeviceAddress address, int64_t cols,
                                            bool is_mxfp4) {
   for (const Input& input : inputs_) {
@@ -173,10 +182,7 @@ VulkanDevice::LaidOut VulkanDevice::LayOut(const Rows& x, VkDeviceAddress addres
     uint32_t cols;
     uint32_t unused = 0;
   };
-  const uint64_t bytes = static_cast<uint64_t>(x.n * LaidOutInputFloats(cols)) * sizeof(float);
-  const uint64_t quanta_bytes = static_cast<uint64_t>(x.n) * sizeof(int32_t);
-  const LaidOut laid_out{{scratch_.Take(bytes).address(), bytes},
-                         {scratch_.Take(quanta_bytes).address(), quanta_bytes}};
+  const LaidOut laid_out = TakeLaidOut(x.n, cols);
   const DeviceRange read{address, static_cast<uint64_t>(x.n * cols) * sizeof(float)};
   const DeviceRange writes[] = {laid_out.values, laid_out.quanta};
   Order({&read, 1}, writes);
@@ -239,19 +245,35 @@ void VulkanDevice::Norm(float* y, const float* x, const float* gate, const float
       host_->GatedRmsNorm(y, gate, w.data(), n, dim, eps);
     }
   };
+  // Whole rows are what products read next.
+  const bool lays_out = gate == nullptr && stride == dim;
+  LaidOut laid_out;
   const auto record = [&] {
-    const NormJob job{AddressOf(out),
-                      AddressOf(in),
-                      AddressOf(vector),
-                      AddressOf(gates),
-                      U32(dim),
-                      U32(stride),
-                      Bits(static_cast<float>(dim)),
-                      Bits(eps),
-                      LeastProduct()};
-    Commands().RunArithmetic(gate == nullptr ? "norm" : "gated_norm", job, U32(n));
+    NormJob job{AddressOf(out),
+                AddressOf(in),
+                AddressOf(vector),
+                AddressOf(gates),
+                0,
+                0,
+                U32(dim),
+                U32(stride),
+                Bits(static_cast<float>(dim)),
+                Bits(eps),
+                LeastProduct()};
+    if (lays_out) {
+      laid_out = TakeLaidOut(n, dim);
+      const DeviceRange writes[] = {laid_out.values, laid_out.quanta};
+      Order({}, writes);
+      job.laid_out = laid_out.values.begin;
+      job.quanta = laid_out.quanta.begin;
+    }
+    const char* const kind = gate == nullptr ? "norm" : "gated_norm";
+    Commands().RunArithmetic(lays_out ? "laid_out_norm" : kind, job, U32(n));
   };
-  if (n <= kMostGroups && IsThere(reads) && OnGpu(reads, {out}, record, run)) return;
+  if (n <= kMostGroups && IsThere(reads) && OnGpu(reads, {out}, record, run)) {
+    if (lays_out && !is_settled_) inputs_.push_back({Whole(y, n * dim), dim, false, laid_out});
+    return;
+  }
   OnHost(reads, {out}, run);
 }
 
@@ -271,7 +293,7 @@ void VulkanDevice::L2Normalize(float* x, int64_t rows, int64_t dim, float scale)
   const auto run = [this, x, rows, dim, scale] { host_->L2Normalize(x, rows, dim, scale); };
   const auto record = [&] {
     const VkDeviceAddress address = AddressOf(all);
-    const NormJob job{address,    address,       0, 0, U32(dim), U32(dim), Bits(scale),
+    const NormJob job{address,    address,       0, 0, 0, 0, U32(dim), U32(dim), Bits(scale),
                       Bits(kEps), LeastProduct()};
     Commands().RunArithmetic("l2_norm", job, U32(rows));
   };
@@ -282,8 +304,8 @@ void VulkanDevice::L2Normalize(float* x, int64_t rows, int64_t dim, float scale)
 void VulkanDevice::ResidualMix(float* out, const float* snapshots, int64_t snapshot_stride,
                                int64_t num_snapshots, const float* prefix, const float* host_query,
                                int64_t n, int64_t dim, float eps) {
-  struct Job {
-    VkDeviceAddress result;
+  struct ScoresJob {
+    VkDeviceAddress scores;
     VkDeviceAddress snapshots;
     VkDeviceAddress prefix;
     VkDeviceAddress query;
@@ -293,6 +315,16 @@ void VulkanDevice::ResidualMix(float* out, const float* snapshots, int64_t snaps
     uint32_t dim_bits;
     uint32_t eps;
     int32_t least;
+  };
+  struct Job {
+    VkDeviceAddress result;
+    VkDeviceAddress scores;
+    VkDeviceAddress snapshots;
+    VkDeviceAddress prefix;
+    uint32_t snapshot_stride;
+    uint32_t num_snapshots;
+    uint32_t dim;
+    uint32_t unused = 0;
   };
   Operands reads{Whole(prefix, n * dim)};
   for (int64_t i = 0; i < num_snapshots; ++i) {
@@ -306,11 +338,22 @@ void VulkanDevice::ResidualMix(float* out, const float* snapshots, int64_t snaps
                        eps);
   };
   const auto record = [&] {
-    const Job job{AddressOf(result), AddressOf(reads[1]),           AddressOf(reads[0]),
-                  AddressOf(vector), U32(snapshot_stride),          U32(num_snapshots),
-                  U32(dim),          Bits(static_cast<float>(dim)), Bits(eps),
-                  LeastProduct()};
-    Commands().RunArithmetic("residual_mix", job, U32(n));
+    const int64_t sources = num_snapshots + 1;
+    const auto bytes = static_cast<uint64_t>(n * sources) * sizeof(float);
+    const DeviceRange scores{scratch_.Take(bytes).address(), bytes};
+    const VkDeviceAddress first = AddressOf(reads[1]);
+    const VkDeviceAddress last = AddressOf(reads[0]);
+    Order({}, {&scores, 1});
+    Commands().RunArithmetic("residual_scores",
+                             ScoresJob{scores.begin, first, last, AddressOf(vector),
+                                       U32(snapshot_stride), U32(num_snapshots), U32(dim),
+                                       Bits(static_cast<float>(dim)), Bits(eps), LeastProduct()},
+                             U32(sources), U32(n));
+    Order({&scores, 1}, {});
+    Commands().RunArithmetic("residual_mix",
+                             Job{AddressOf(result), scores.begin, first, last, U32(snapshot_stride),
+                                 U32(num_snapshots), U32(dim)},
+                             U32((dim + kGroupThreads - 1) / kGroupThreads), U32(n));
   };
   const bool fits = n <= kMostGroups && num_snapshots < kMostSources;
   if (fits && IsThere(reads) && OnGpu(reads, {result}, record, run)) return;

@@ -15,6 +15,22 @@ uint Exponent(uint bits) {
 // All values with that least exponent field are multiples of 2^(this).
 int Quantum(uint exponent) { return exponent == 0u ? -100000 : int(exponent) - 150; }
 
+// The least exponent field of a[first + thread], a[first + thread + threads], ...
+uint LeastExponent(Floats a, uint first, uint count, uint thread, uint threads) {
+  uint exponent = 255u;
+  uint i = thread;
+#ifndef EMULATE_FMA
+  const uint kAhead = 8;  // loads that are under way at a time
+  for (; i + (kAhead - 1) * threads < count; i += kAhead * threads) {
+    uint bits[kAhead];
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) bits[j] = a.at[first + i + j * threads];
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) exponent = min(exponent, Exponent(bits[j]));
+  }
+#endif
+  for (; i < count; i += threads) exponent = min(exponent, Exponent(a.at[first + i]));
+  return exponent;
+}
+
 // Lane `lane`'s partial sum of a and b.
 float LaneSum(Floats a, uint a_first, Floats b, uint b_first, uint count, uint lane) {
   float sum = 0.0;
