@@ -275,6 +275,8 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // ---- products ----
   bool GpuMatMul(const Matrix& w, const HeldMatrix& held, const float* x, float* y,
                  int64_t y_stride, int64_t n);
+  // Makes it part of the product that is to be recorded next; false: it is none.
+  bool ContinueProduct(const Matrix& w, const HeldMatrix& held, const Rows& in, const Rows& out);
   void HostMatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n);
   LaidOut TakeLaidOut(int64_t n, int64_t cols);
   // To be named to Order before it is read.

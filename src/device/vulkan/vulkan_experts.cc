@@ -154,10 +154,10 @@ void VulkanDevice::RecordExperts(const ExpertCall& call) {
   const DeviceRange hidden[] = {gate, up};
   run(0, 2 * tasks, laid_out_z, hidden);
   Order(hidden, {&gate, 1});
-  Commands().Run("situ_glu",
-                 ElementwiseJob{gate.begin, gate.begin, up.begin, U32(all_rows * width),
-                                Bits(call.params.beta), Bits(call.params.linear_beta)},
-                 GroupsOf(all_rows * width));
+  Commands().RunArithmetic("situ_glu",
+                           ElementwiseJob{gate.begin, gate.begin, up.begin, U32(all_rows * width),
+                                          Bits(call.params.beta), Bits(call.params.linear_beta)},
+                           GroupsOf(all_rows * width));
   const LaidOut laid_out = LayOut({nullptr, all_rows, width, width}, gate.begin, width, is_mxfp4);
   const VkDeviceAddress y = AddressOf(call.y, 1);
   row = 0;

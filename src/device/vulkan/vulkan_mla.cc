@@ -365,11 +365,11 @@ bool VulkanDevice::FetchPicks(int32_t* host_ids, float* host_weights, const Rows
     const DeviceRange reads[] = {RangeOf(logits)};
     const DeviceRange range{picks.address(), 2 * bytes};
     Order(reads, {&range, 1});
-    Commands().Run("router",
-                   Job{AddressOf(logits), bias, picks.address(), picks.address() + bytes,
-                       U32(params.num_experts), U32(params.top_k), params.renormalize ? 1u : 0u,
-                       Bits(params.scaling_factor)},
-                   U32(n));
+    Commands().RunArithmetic("router",
+                             Job{AddressOf(logits), bias, picks.address(), picks.address() + bytes,
+                                 U32(params.num_experts), U32(params.top_k),
+                                 params.renormalize ? 1u : 0u, Bits(params.scaling_factor)},
+                             U32(n));
     Order({&range, 1}, {});
     Commands().Copy(*piece.buffer, piece.offset, *picks.buffer, picks.offset, 2 * bytes);
     std::vector<std::byte> both(2 * bytes);

@@ -13,6 +13,8 @@ namespace {
 
 // Values of activations, and of results, that one turn takes.
 constexpr int64_t kTurnFloats = int64_t{1} << 24;
+// Of weights, after which what was recorded is handed over.
+constexpr uint64_t kMostJoinedBytes = uint64_t{256} << 20;
 // shaders/residual_mix.comp
 constexpr int64_t kMostSources = 16;
 // A part of what stays on the GPU that is set there with the rest.
@@ -94,6 +96,17 @@ bool VulkanDevice::GpuMatMul(const Matrix& w, const HeldMatrix& held, const floa
                              int64_t y_stride, int64_t n) {
   const Rows in = Whole(x, n * w.cols);
   const Rows out{y, n, w.rows, y_stride};
+  const auto again = [this, w, x, y, y_stride, n] {
+    Matrix matrix = w;
+    // The piece of the spine that it was may have left the host's memory.
+    if (!IsExpertId(w.id) && origin_ != nullptr) matrix.data = nullptr;
+    std::vector<std::byte> bytes;
+    host_->MatMul(ReadAgain(matrix, bytes), x, y, y_stride, n);
+  };
+  if (n == 1 && ContinueProduct(w, held, in, out)) {
+    log_.emplace_back(again);
+    return true;
+  }
   const auto record = [&] {
     ProductJob job;
     job.weights = held.weights;
@@ -114,14 +127,33 @@ bool VulkanDevice::GpuMatMul(const Matrix& w, const HeldMatrix& held, const floa
     AddProduct(w.format, job, static_cast<uint64_t>(w.rows * LaidOutRowBytes(w.format, w.cols)));
     commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes());
   };
-  const auto again = [this, w, x, y, y_stride, n] {
-    Matrix matrix = w;
-    // The piece of the spine that it was may have left the host's memory.
-    if (!IsExpertId(w.id) && origin_ != nullptr) matrix.data = nullptr;
-    std::vector<std::byte> bytes;
-    host_->MatMul(ReadAgain(matrix, bytes), x, y, y_stride, n);
-  };
   return OnGpu({in}, {out}, record, again);
+}
+
+// Most products are pieces of a matrix, one after the other: of those only what they add is noted.
+bool VulkanDevice::ContinueProduct(const Matrix& w, const HeldMatrix& held, const Rows& in,
+                                   const Rows& out) {
+  if (!next_product_ || next_product_->format != w.format || w.format == WeightFormat::kInt8 ||
+      next_product_->weights_end != held.weights) {
+    return false;
+  }
+  ProductJob& last = next_product_->job;
+  const DeviceRange range = RangeOf(out);
+  const uint64_t end = range.begin + range.bytes;
+  if (last.n != 1 || last.cols != U32(w.cols) || last.plain_x != AddressOf(in) ||
+      last.y + last.rows * sizeof(float) != range.begin || read_.Overlaps(range.begin, end) ||
+      written_.Overlaps(range.begin, end) || kept_.Overlaps(out.begin(), out.end()) ||
+      commands_bytes_ >= kMostJoinedBytes) {
+    return false;
+  }
+  const auto bytes = static_cast<uint64_t>(w.rows * LaidOutRowBytes(w.format, w.cols));
+  last.rows += U32(w.rows);
+  last.least = std::max(last.least, LeastQuantum(w, held));
+  next_product_->weights_end += bytes;
+  commands_bytes_ += bytes;
+  written_.Add(range.begin, end);
+  Wrote({out}, false);
+  return true;
 }
 
 void VulkanDevice::AddProduct(WeightFormat format, const ProductJob& job, uint64_t weight_bytes) {
@@ -200,8 +232,8 @@ void VulkanDevice::InPlace(const char* shader, float* y, const float* other, int
   const Rows second = Whole(other, count);
   const auto record = [&] {
     const VkDeviceAddress first = AddressOf(result);
-    Commands().Run(shader, ElementwiseJob{first, first, AddressOf(second), U32(count), 0, 0},
-                   GroupsOf(count));
+    Commands().RunArithmetic(
+        shader, ElementwiseJob{first, first, AddressOf(second), U32(count), 0, 0}, GroupsOf(count));
   };
   Operator({result, second}, result, record, run);
 }
@@ -223,10 +255,11 @@ void VulkanDevice::SituGlu(float* out, const float* gate, const float* up, int64
   Operator(
       {first, second}, result,
       [&] {
-        Commands().Run("situ_glu",
-                       ElementwiseJob{AddressOf(result), AddressOf(first), AddressOf(second),
-                                      U32(count), Bits(params.beta), Bits(params.linear_beta)},
-                       GroupsOf(count));
+        Commands().RunArithmetic(
+            "situ_glu",
+            ElementwiseJob{AddressOf(result), AddressOf(first), AddressOf(second), U32(count),
+                           Bits(params.beta), Bits(params.linear_beta)},
+            GroupsOf(count));
       },
       [this, out, gate, up, count, params] { host_->SituGlu(out, gate, up, count, params); });
 }

@@ -45,7 +45,8 @@ void main() {
         if (first + j >= top_k) break;
         uint weight = weights.at[position * top_k + first + j];
         precise float product = uintBitsToFloat(weight) * uintBitsToFloat(values[j]);
-        float added = Fma(uintBitsToFloat(weight), uintBitsToFloat(values[j]), uintBitsToFloat(sum));
+        float added =
+            Fma(uintBitsToFloat(weight), uintBitsToFloat(values[j]), uintBitsToFloat(sum));
         uint next = floatBitsToUint(first + j == 0u ? product : added);
         doubtful = doubtful || IsTiny(next) || IsSubnormal(weight) || IsSubnormal(values[j]);
         sum = next;

@@ -60,3 +60,12 @@ uint ExpBits(uint bits) {
   precise float result = half_way * uintBitsToFloat(uint(127 + whole - part) << 23);
   return floatBitsToUint(result);
 }
+
+// The divisor is a normal number.
+uint SigmoidBits(uint bits) {
+  return ToBits(Div(1.0lf, FromBits(AddBits(0x3f800000u, ExpBits(bits ^ 0x80000000u)))));
+}
+
+// The same of doubles that are floats.
+double FastExp(double x) { return FromBits(ExpBits(ToBits(x))); }
+double FastSigmoid(double x) { return FromBits(SigmoidBits(ToBits(x))); }

@@ -11,6 +11,7 @@
 const uint kColumns = 32;
 const uint kThreads = 128;
 const uint kMostDim = 128;
+const uint kAhead = 8;   // values of a column that are under way at a time
 const uint kSteps = 16;  // after which the state is in memory, from where a doubtful column starts
 layout(local_size_x = 128) in;
 
@@ -36,10 +37,37 @@ shared uint decay[kMostDim];
 shared uint deltas[kColumns];
 shared uint is_doubtful;  // a bit for each column
 
-uint Delta(uint row, uint column, double read) {
-  double value = FromBits(v.at[row * dim + column]);
-  return ToBits(Mul(FromBits(beta.at[row]), Add(value, -read)));
+uint Delta(uint beta_bits, uint value, double read) {
+  return ToBits(Mul(FromBits(beta_bits), Add(FromBits(value), -read)));
 }
+
+// Adds factors[i] times the column's s[i], for i in order; the next values are under way meanwhile.
+#define CHAIN(result, factors)                                                        \
+  {                                                                                   \
+    uint next_f[kAhead];                                                              \
+    uint next_s[kAhead];                                                              \
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {                                    \
+      next_f[j] = factors[min(j, dim - 1)];                                           \
+      next_s[j] = s[min(j, dim - 1)][x];                                              \
+    }                                                                                 \
+    for (uint i = 0; i < dim; i += kAhead) {                                          \
+      uint f[kAhead] = next_f;                                                        \
+      uint values[kAhead] = next_s;                                                   \
+      [[unroll]] for (uint j = 0; j < kAhead; ++j) {                                  \
+        next_f[j] = factors[min(i + kAhead + j, dim - 1)];                            \
+        next_s[j] = s[min(i + kAhead + j, dim - 1)][x];                               \
+      }                                                                               \
+      [[unroll]] for (uint j = 0; j < kAhead; ++j) {                                  \
+        if (i + j >= dim) break;                                                      \
+        float next = Fma(uintBitsToFloat(f[j]), uintBitsToFloat(values[j]), result);  \
+        if (IsTiny(floatBitsToUint(next))) {                                          \
+          doubtful = doubtful || IsDoubtful(floatBitsToUint(next), f[j], values[j],   \
+                                            floatBitsToUint(result));                 \
+        }                                                                             \
+        result = next;                                                                \
+      }                                                                               \
+    }                                                                                 \
+  }
 
 // Steps [first, end) with the device's own operations; notes columns in which one may have met a
 // subnormal.
@@ -50,6 +78,8 @@ void Run(uint first, uint end, uint head, uint first_column, uint thread) {
   for (uint t = first; t < end; ++t) {
     uint row = t * heads + head;
     barrier();
+    uint beta_bits = beta.at[row];
+    uint value = v.at[row * dim + min(column, dim - 1)];
     for (uint i = thread; i < dim; i += kThreads) {
       query[i] = q.at[row * dim + i];
       key[i] = k.at[row * dim + i];
@@ -69,15 +99,8 @@ void Run(uint first, uint end, uint head, uint first_column, uint thread) {
     barrier();
     if (thread < kColumns) {
       float read = 0.0;
-      for (uint i = 0; i < dim; ++i) {
-        float next = Fma(uintBitsToFloat(key[i]), uintBitsToFloat(s[i][x]), read);
-        if (IsTiny(floatBitsToUint(next))) {
-          doubtful = doubtful ||
-                     IsDoubtful(floatBitsToUint(next), key[i], s[i][x], floatBitsToUint(read));
-        }
-        read = next;
-      }
-      uint delta = Delta(row, min(column, dim - 1), FromBits(floatBitsToUint(read)));
+      CHAIN(read, key)
+      uint delta = Delta(beta_bits, value, FromBits(floatBitsToUint(read)));
       doubtful = doubtful || IsSubnormal(delta);
       deltas[x] = delta;
     }
@@ -92,14 +115,7 @@ void Run(uint first, uint end, uint head, uint first_column, uint thread) {
     barrier();
     if (thread < kColumns) {
       float sum = 0.0;
-      for (uint i = 0; i < dim; ++i) {
-        float next = Fma(uintBitsToFloat(query[i]), uintBitsToFloat(s[i][x]), sum);
-        if (IsTiny(floatBitsToUint(next))) {
-          doubtful = doubtful ||
-                     IsDoubtful(floatBitsToUint(next), query[i], s[i][x], floatBitsToUint(sum));
-        }
-        sum = next;
-      }
+      CHAIN(sum, query)
       if (column < dim) result.at[row * dim + column] = floatBitsToUint(sum);
     }
   }
@@ -116,7 +132,7 @@ void RunExactly(uint first, uint end, uint head, uint column, uint x) {
       read = Fma(FromBits(k.at[row * dim + i]), kept, read);
       s[i][x] = ToBits(kept);
     }
-    double delta = FromBits(Delta(row, column, read));
+    double delta = FromBits(Delta(beta.at[row], v.at[row * dim + column], read));
     double sum = 0.0lf;
     [[dont_unroll]] for (uint i = 0; i < dim; ++i) {
       double after = Fma(FromBits(k.at[row * dim + i]), delta, FromBits(s[i][x]));
@@ -134,11 +150,11 @@ void LoadState(uint begin, bool inside, uint x, uint set) {
     uint values[kRows];
     [[unroll]] for (uint j = 0; j < kRows; ++j) {
       uint i = min(first + j * kSets, dim - 1);
-      values[j] = inside ? state.at[begin + i * dim] : 0u;
+      values[j] = state.at[begin + i * dim];
     }
     [[unroll]] for (uint j = 0; j < kRows; ++j) {
       uint i = first + j * kSets;
-      if (i < dim) s[i][x] = values[j];
+      if (i < dim) s[i][x] = inside ? values[j] : 0u;
     }
   }
 }
@@ -151,7 +167,7 @@ void main() {
   uint first_column = gl_WorkGroupID.x * kColumns;
   uint column = first_column + x;
   bool inside = column < dim;
-  uint begin = head * dim * dim + column;
+  uint begin = head * dim * dim + min(column, dim - 1);
   for (uint first = 0; first < n; first += kSteps) {
     uint end = min(n, first + kSteps);
     if (thread == 0) is_doubtful = 0u;

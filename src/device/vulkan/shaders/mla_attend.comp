@@ -83,6 +83,32 @@ bool IsSafe(uint exponent, uint other) {
   return flushes == 0u || Quantum(exponent) + Quantum(other) >= -126;
 }
 
+// The sum of the lanes at pool[at].
+uint SumOfLanes(uint at) {
+  bool doubtful = false;
+  precise float n[kLanes];
+  UNROLL for (uint i = 0; i < kLanes; ++i) {
+    doubtful = doubtful || IsSubnormal(pool[at + i]);
+    n[i] = uintBitsToFloat(pool[at + i]);
+  }
+  UNROLL for (uint i = 0; i < 8; ++i) n[i] = n[i] + n[i + 8];
+  UNROLL for (uint i = 0; i < 8; ++i) doubtful = doubtful || IsTiny(floatBitsToUint(n[i]));
+  UNROLL for (uint i = 0; i < 4; ++i) n[i] = n[i] + n[i + 4];
+  UNROLL for (uint i = 0; i < 4; ++i) doubtful = doubtful || IsTiny(floatBitsToUint(n[i]));
+  n[0] = n[0] + n[2];
+  n[1] = n[1] + n[3];
+  precise float all = n[0] + n[1];
+  doubtful = doubtful || IsTiny(floatBitsToUint(n[0])) || IsTiny(floatBitsToUint(n[1])) ||
+             IsTiny(floatBitsToUint(all));
+  if (!doubtful) return floatBitsToUint(all);
+  [[dont_unroll]] for (uint width = kLanes / 2; width > 0; width /= 2) {
+    [[dont_unroll]] for (uint i = 0; i < width; ++i) {
+      pool[at + i] = ToBits(Add(FromBits(pool[at + i]), FromBits(pool[at + i + width])));
+    }
+  }
+  return pool[at];
+}
+
 // Every lane's sums of its tokens, for all heads.
 void Score(Floats page, uint begin, uint count, uint thread) {
   uint lane = thread % kLanes;
@@ -104,7 +130,9 @@ void Score(Floats page, uint begin, uint count, uint thread) {
     }
     UNROLL for (uint h = 0; h < HEADS; ++h) {
       float q = uintBitsToFloat(pool[h * kMostLatent + i]);
-      UNROLL for (uint t = 0; t < kTokens; ++t) a[t][h] = Fma(q, uintBitsToFloat(value[t]), a[t][h]);
+      UNROLL for (uint t = 0; t < kTokens; ++t) {
+        a[t][h] = Fma(q, uintBitsToFloat(value[t]), a[t][h]);
+      }
     }
   }
   if (least != 0xffffffffu) atomicMin(least_cached, (least + 1u) >> 24);
@@ -133,11 +161,7 @@ void Score(Floats page, uint begin, uint count, uint thread) {
     for (uint item = thread; item < kHeadsAtOnce * kBlock; item += kThreads) {
       uint s = item % kBlock;
       uint head = g + item / kBlock;
-      uint at = item * kLaneStride;
-      uint n[kLanes / 2];
-      UNROLL for (uint i = 0; i < 8; ++i) n[i] = AddBits(pool[at + i], pool[at + i + 8]);
-      UNROLL for (uint i = 0; i < 4; ++i) n[i] = AddBits(n[i], n[i + 4]);
-      uint score = MulBits(AddBits(AddBits(n[0], n[2]), AddBits(n[1], n[3])), scale);
+      uint score = MulBits(SumOfLanes(item * kLaneStride), scale);
       scores[head][s] = score;
       if (s < count) atomicMax(block_most[head], Ordered(score));
     }
@@ -187,12 +211,26 @@ void Weigh(uint count, bool is_first, uint thread) {
   most[thread] = larger;
 }
 
+// Of arrays in registers, whose elements have no addresses.
+#define SET(array, column, head, value)                       \
+  UNROLL for (uint c_ = 0; c_ < kColumns; ++c_) {             \
+    UNROLL for (uint h_ = 0; h_ < HEADS; ++h_) {              \
+      if (c_ == (column) && h_ == (head)) array[c_][h_] = value; \
+    }                                                         \
+  }
+#define GET(to, array, column, head)                          \
+  UNROLL for (uint c_ = 0; c_ < kColumns; ++c_) {             \
+    UNROLL for (uint h_ = 0; h_ < HEADS; ++h_) {              \
+      if (c_ == (column) && h_ == (head)) to = array[c_][h_]; \
+    }                                                         \
+  }
+
 void main() {
   uint thread = gl_LocalInvocationID.x;
   uint begin = gl_WorkGroupID.x * span;
   uint end = min(begin + span, first + gl_WorkGroupID.z + 1);
   if (begin >= end) return;
-  uint outputs[kColumns][HEADS];
+  float outputs[kColumns][HEADS];
   for (uint b = begin; b < end; b += kBlock) {
     Floats page = pages.at[b / page_tokens];
     uint count = min(kBlock, end - b);
@@ -235,21 +273,47 @@ void main() {
         }
       }
     }
-    UNROLL for (uint h = 0; h < HEADS; ++h) {
-      bool is_safe = IsSafe(least_weight[h], least_cached);
-      UNROLL for (uint c = 0; c < kColumns; ++c) {
+    [[dont_unroll]] for (uint h = 0; h < HEADS; ++h) {
+      if (IsSafe(least_weight[h], least_cached)) continue;
+      [[dont_unroll]] for (uint c = 0; c < kColumns; ++c) {
         uint column = min(thread + c * kThreads, kv_lora - 1);
-        uint bits = floatBitsToUint(o[c][h]);
-        if (!is_safe) {
-          double exact = 0.0lf;
-          [[dont_unroll]] for (uint s = 0; s < count; ++s) {
-            exact = Fma(FromBits(scores[h][s]), FromBits(Cached(page, b + s, column)), exact);
-          }
-          bits = ToBits(exact);
+        double exact = 0.0lf;
+        [[dont_unroll]] for (uint s = 0; s < count; ++s) {
+          exact = Fma(FromBits(scores[h][s]), FromBits(Cached(page, b + s, column)), exact);
         }
-        outputs[c][h] = b == begin ? bits
-                                   : MergeBits(outputs[c][h], old_factor[h], bits, new_factor[h]);
+        SET(o, c, h, uintBitsToFloat(ToBits(exact)));
       }
+    }
+    uint doubts = 0u;  // a bit for each output
+    UNROLL for (uint h = 0; h < HEADS; ++h) {
+      UNROLL for (uint c = 0; c < kColumns; ++c) {
+        if (b == begin) {
+          outputs[c][h] = o[c][h];
+          continue;
+        }
+        float old = outputs[c][h];
+        precise float product = o[c][h] * uintBitsToFloat(new_factor[h]);
+        float merged = Fma(old, uintBitsToFloat(old_factor[h]), product);
+        bool doubtful = IsTiny(floatBitsToUint(product)) || IsTiny(floatBitsToUint(merged)) ||
+                        IsSubnormal(floatBitsToUint(old)) || IsSubnormal(old_factor[h]);
+        if (doubtful) {
+          doubts |= 1u << (c * HEADS + h);
+        } else {
+          outputs[c][h] = merged;
+        }
+      }
+    }
+    [[dont_unroll]] for (uint i = 0; doubts != 0u; ++i, doubts >>= 1) {
+      if ((doubts & 1u) == 0u) continue;
+      uint h = i % HEADS;
+      float old;
+      float added;
+      GET(old, outputs, i / HEADS, h);
+      GET(added, o, i / HEADS, h);
+      double product = Mul(FromBits(floatBitsToUint(added)), FromBits(new_factor[h]));
+      double merged =
+          Fma(FromBits(floatBitsToUint(old)), FromBits(old_factor[h]), product);
+      SET(outputs, i / HEADS, h, uintBitsToFloat(ToBits(merged)));
     }
   }
   UNROLL for (uint h = 0; h < HEADS; ++h) {
@@ -264,9 +328,10 @@ void main() {
       uint column = thread + c * kThreads;
       if (column >= kv_lora) break;
       if (num_spans == 1u) {
-        result.at[row * kv_lora + column] = ToBits(Div(FromBits(outputs[c][h]), FromBits(sum[h])));
+        result.at[row * kv_lora + column] = 
+            ToBits(Div(FromBits(floatBitsToUint(outputs[c][h])), FromBits(sum[h])));
       } else {
-        spans.at[to + 2 + column] = outputs[c][h];
+        spans.at[to + 2 + column] = floatBitsToUint(outputs[c][h]);
       }
     }
   }

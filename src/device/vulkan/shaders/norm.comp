@@ -11,8 +11,10 @@
 
 #ifdef LAY_OUT
 const uint kThreads = 256;
+const uint kAhead = 7;  // loads that are under way at a time
 #else
 const uint kThreads = 128;
+const uint kAhead = 1;
 #endif
 layout(local_size_x = kThreads) in;
 
@@ -63,21 +65,31 @@ void main() {
   }
   barrier();
   uint exponent = 255u;
-  for (uint i = thread; i < dim; i += kThreads) {
+  for (uint from = thread; from < dim; from += kAhead * kThreads) {
+    uint values[kAhead];
+    uint scales[kAhead];
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+      uint i = min(from + j * kThreads, dim - 1);
+      values[j] = x.at[first + i];
 #ifdef L2
-    uint weight = dim_bits;
+      scales[j] = dim_bits;
 #else
-    uint weight = weights.at[i];
+      scales[j] = weights.at[i];
 #endif
-    uint value = MulBits(MulBits(x.at[first + i], factor), weight);
+    }
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+      uint i = from + j * kThreads;
+      if (i >= dim) break;
+      uint value = MulBits(MulBits(values[j], factor), scales[j]);
 #ifdef GATED
-    value = ToBits(Mul(FromBits(value), Sigmoid(FromBits(gate.at[first + i]))));
+      value = MulBits(value, SigmoidBits(gate.at[first + i]));
 #endif
-    y.at[first + i] = value;
+      y.at[first + i] = value;
 #ifdef LAY_OUT
-    exponent = min(exponent, Exponent(value));
-    laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = value;
+      exponent = min(exponent, Exponent(value));
+      laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = value;
 #endif
+    }
   }
 #ifdef LAY_OUT
   for (uint i = dim + thread; i < Padded(dim); i += kThreads) {

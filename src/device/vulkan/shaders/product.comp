@@ -1,6 +1,6 @@
-// y = W x for `n` positions (of one, but for MXFP4, see product_one.comp), in the order of docs/numerics.md: 16 threads are the 16 lanes of a
-// row. Weights and activations lie as lane_layout.h says, so that a lane reads both 16 bytes at a
-// time.
+// y = W x for `n` positions (product_one.comp has what is faster for one), in the order of
+// docs/numerics.md: 16 threads are the 16 lanes of a row. Weights and activations lie as
+// lane_layout.h says, so that a lane reads both 16 bytes at a time.
 //   FORMAT         0 f32, 1 bf16, 2 int8, 3 MXFP4
 //   POSITIONS      that a lane set computes
 //   ROWS           that it computes for each
