@@ -1,5 +1,7 @@
-// gpu_products [NUMBER]: what a GPU reaches with the products of K3's widths, next to its copy
-// bandwidth. The weights of each case lie in 1 GiB, so that they come from memory.
+// gpu_products [NUMBER [WORD [POSITIONS]]]: what a GPU reaches with the products of K3's widths,
+// and with the operators that read states, next to its copy bandwidth; with WORD (bf16, int8, f32,
+// mxfp4, kda, mla) only these, with POSITIONS only products of so many. The weights or states of
+// each case are many, so that they come from memory.
 #include <chrono>
 #include <climits>
 #include <cstdio>
@@ -63,7 +65,8 @@ class Bench {
     const double seconds = Best(5, [&] {
       GpuCommands commands = gpu_.Begin();
       for (int i = 0; i < kTimes; ++i) {
-        commands.Copy(other_, 0, weights_, 0, kBytes);
+        const GpuCommands::Piece piece{weights_.address(), other_.address(), kBytes / 4};
+        commands.CopyPieces({&piece, 1}, 0);
         commands.Barrier();
       }
       gpu_.Wait(gpu_.Submit(commands));
@@ -72,6 +75,8 @@ class Bench {
     std::printf("copy: %.0f GB/s read and written; staging is %s\n", copy_bandwidth_ / 1e9,
                 GpuBuffer(gpu_, 1, MemoryUse::kToGpu).is_local() ? "local" : "the host's");
   }
+
+  double copy_bandwidth() const { return copy_bandwidth_; }
 
   void Products(const char* name, WeightFormat format, int64_t rows, int64_t cols, int64_t n) {
     const auto bytes = static_cast<uint64_t>(rows * LaidOutRowBytes(format, cols));
@@ -82,6 +87,7 @@ class Bench {
       for (uint64_t i = 0; i < std::min(count, most); ++i) {
         const ProductJob job = JobOf(rows, cols, n, weights_.address() + i * bytes);
         commands.Product(format, job);
+        commands.Barrier();
       }
       gpu_.Wait(gpu_.Submit(commands));
     });
@@ -172,7 +178,117 @@ void RoundTrip(Gpu& gpu) {
   }
 }
 
-void Run(size_t number) {
+// Operators on states that stay on the GPU, by its clock.
+class StateBench {
+ public:
+  StateBench(Gpu& gpu, double copy_bandwidth)
+      : gpu_(gpu),
+        copy_bandwidth_(copy_bandwidth),
+        pool_(UsableProcessors()),
+        device_(gpu, MakeCpuDevice(pool_), pool_, {kBytes, 0, nullptr, true, true}),
+        one_(device_, sizeof(float)) {
+    const float one = 1;
+    device_.ToDevice(one_.address(), &one, sizeof(float));
+    gpu_.StartClock(true);
+  }
+
+  void Kda() {
+    constexpr int64_t kHeads = 96;
+    constexpr int64_t kDim = 128;
+    constexpr int64_t kWidth = kHeads * kDim;
+    const DeviceBuffer inputs = OnGpu(5 * kWidth + kHeads);
+    const DeviceBuffer out(device_, kWidth * sizeof(float));
+    std::vector<DeviceBuffer> states;
+    for (int i = 0; i < 32; ++i) states.emplace_back(device_, kWidth * kDim * sizeof(float));
+    const float* const x = inputs.floats();
+    const double bytes = 2.0 * kWidth * kDim * sizeof(float);
+    Measure("kda step", "kda_recurrence", out, states.size(), bytes, 7.0 * kWidth * kDim, [&] {
+      for (const DeviceBuffer& state : states) {
+        device_.KdaRecurrence(out.floats(), state.floats(), x, x + kWidth, x + 2 * kWidth,
+                              x + 3 * kWidth, x + 4 * kWidth, 1, kHeads, kDim);
+      }
+    });
+  }
+
+  void Mla(CacheFormat format, int64_t tokens) {
+    constexpr MlaShape kShape{96, 128, 64, 128, 512};
+    const int64_t floats = tokens * kShape.latent_dim() / (format == CacheFormat::kF32 ? 1 : 2);
+    const DeviceBuffer absorbed = OnGpu(kShape.num_heads * kShape.latent_dim());
+    const DeviceBuffer out(device_, kShape.num_heads * kShape.kv_lora * sizeof(float));
+    const std::vector<float> values = Values(floats);
+    std::vector<DeviceBuffer> caches;
+    for (int i = 0; i < 4; ++i) {
+      caches.emplace_back(device_, values.size() * sizeof(float));
+      device_.ToDevice(caches.back().address(), values.data(), values.size() * sizeof(float));
+    }
+    const auto flops =
+        static_cast<double>(2 * kShape.num_heads * tokens * (kShape.latent_dim() + kShape.kv_lora));
+    const char* const name = format == CacheFormat::kF32 ? "f32" : "bf16";
+    Measure(deltafin::format("mla, {} tokens, {}", tokens, name).c_str(), "mla_", out,
+            caches.size(), static_cast<double>(values.size() * sizeof(float)), flops, [&] {
+              for (const DeviceBuffer& cache : caches) {
+                void* const page = cache.address();
+                device_.MlaAttend(out.floats(), absorbed.floats(), {&page, tokens, format},
+                                  tokens - 1, 1, kShape, 0.05f);
+              }
+            });
+  }
+
+ private:
+  static std::vector<float> Values(int64_t count) {
+    std::mt19937 random(1);
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) {
+      const auto bits = (static_cast<uint32_t>(random()) & 0x80ff80ffu) | 0x3e003e00u;
+      std::memcpy(&value, &bits, 4);
+    }
+    return values;
+  }
+
+  // Values that a product left there.
+  DeviceBuffer OnGpu(int64_t count) {
+    const std::vector<float>& values = values_.emplace_back(Values(count));
+    Matrix w{WeightFormat::kF32, count, 1, reinterpret_cast<const std::byte*>(values.data())};
+    w.id = values_.size();
+    DeviceBuffer buffer(device_, values.size() * sizeof(float));
+    device_.MatMul(w, one_.floats(), buffer.floats(), count, 1);
+    return buffer;
+  }
+
+  double Seconds(const std::string& prefix) const {
+    double seconds = 0;
+    for (const auto& [name, kind] : gpu_.use().kinds) {
+      if (name.compare(0, prefix.size(), prefix) == 0) seconds += kind.seconds;
+    }
+    return seconds;
+  }
+
+  // The best of some turns of `run`, which does `count` times what reads and writes `bytes`.
+  void Measure(const char* name, const std::string& shaders, const DeviceBuffer& out, size_t count,
+               double bytes, double flops, const std::function<void()>& run) {
+    constexpr int kTurns = 8;
+    double best = 1e9;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const double before = Seconds(shaders);
+      run();
+      float some = 0;
+      device_.ToHost(&some, out.address(), sizeof(float));  // waits
+      best = std::min(best, (Seconds(shaders) - before) / static_cast<double>(count));
+    }
+    std::printf("%-32s %8.1f us, %5.0f GB/s (%.2f of copy), %6.2f TFLOP/s\n", name, best * 1e6,
+                bytes / best / 1e9, bytes / best / copy_bandwidth_, flops / best / 1e12);
+  }
+
+  Gpu& gpu_;
+  const double copy_bandwidth_;
+  ThreadPool pool_;
+  VulkanDevice device_;
+  DeviceBuffer one_;
+  std::vector<std::vector<float>> values_;
+};
+
+void Run(size_t number, const std::string& word, int64_t positions) {
+  const auto wants = [&](const std::string& name) { return word.empty() || word == name; };
   const auto instance = VulkanInstance::Create();
   Gpu gpu(instance, number);
   ThreadPool pool(1);
@@ -197,16 +313,31 @@ void Run(size_t number) {
   const std::pair<const char*, WeightFormat> formats[] = {
       {"bf16", WeightFormat::kBf16}, {"int8", WeightFormat::kInt8}, {"f32", WeightFormat::kF32}};
   for (const int64_t n : {1, 4, 8, 512}) {
-    for (const auto& [name, format] : formats) bench.Products(name, format, 12288, 7168, n);
-    bench.Products("bf16", WeightFormat::kBf16, 7168, 12288, n);
-    bench.Products("bf16", WeightFormat::kBf16, 585, 7168, n);  // a piece of the spine
+    if (positions != 0 && n != positions) continue;
+    for (const auto& [name, format] : formats) {
+      if (wants(name)) bench.Products(name, format, 12288, 7168, n);
+    }
+    if (wants("bf16")) {
+      bench.Products("bf16", WeightFormat::kBf16, 7168, 12288, n);
+      for (const int64_t rows : {96, 576, 1536, 3584, 6144}) {
+        bench.Products("bf16", WeightFormat::kBf16, rows, 7168, n);
+      }
+    }
+    if (!wants("mxfp4")) continue;
     bench.Products("mxfp4", WeightFormat::kMxfp4, 3072, 3584, n);
     bench.Products("mxfp4", WeightFormat::kMxfp4, 3584, 3072, n);
     if (n > 8) continue;
     bench.Experts(3072, 3584, 32, n);
     bench.Experts(3584, 3072, 16, n);
   }
-  RoundTrip(gpu);
+  if (wants("")) RoundTrip(gpu);
+  StateBench states(gpu, bench.copy_bandwidth());
+  if (wants("kda")) states.Kda();
+  if (!wants("mla")) return;
+  for (const int64_t tokens : {1024, 32768}) {
+    states.Mla(CacheFormat::kF32, tokens);
+    states.Mla(CacheFormat::kBf16, tokens);
+  }
 }
 
 }  // namespace
@@ -214,7 +345,8 @@ void Run(size_t number) {
 
 int main(int argc, char** argv) {
   try {
-    deltafin::Run(argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 0);
+    deltafin::Run(argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 0, argc > 2 ? argv[2] : "",
+                  argc > 3 ? std::atoi(argv[3]) : 0);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_products: %s\n", error.what());
     return 1;

@@ -14,7 +14,8 @@ namespace deltafin {
 namespace {
 
 // Most waits are shorter than it takes to wake a thread.
-constexpr std::chrono::microseconds kSpin{300};
+constexpr double kSpinSeconds = 3e-3;
+constexpr double kSoftwareSpinSeconds = 300e-6;  // it needs the processor itself
 constexpr uint64_t kSilenceNs = 60'000'000'000;
 constexpr uint32_t kPushBytes = 128;  // as much as every GPU has
 
@@ -26,24 +27,26 @@ struct ProductPush {
 };
 static_assert(sizeof(ProductPush) <= kPushBytes);
 
-// What the build compiled of shaders/product.comp (CMakeLists.txt): for each format from few
-// positions to many.
+// What the build compiled of shaders/product.comp and product_one.comp (CMakeLists.txt): for each
+// format from few positions to many, and from few rows.
 struct ProductShape {
   WeightFormat format;
   uint32_t positions;  // of a lane set
   uint32_t rows;
   uint32_t row_sets;
   uint32_t position_sets;
+  uint32_t most_rows;  // of a matrix; 0: any
 };
 constexpr ProductShape kShapes[] = {DELTAFIN_PRODUCT_SHAPES};
 
-// For products of n positions.
-const ProductShape& ShapeFor(WeightFormat format, uint32_t n) {
+// For products of n positions with matrices of so many rows.
+const ProductShape& ShapeFor(WeightFormat format, uint32_t n, uint32_t rows) {
   const ProductShape* best = nullptr;
   for (const ProductShape& shape : kShapes) {
     if (shape.format != format) continue;
     best = &shape;
-    if (n <= shape.positions * shape.position_sets) break;
+    const bool has_rows = shape.most_rows == 0 || rows <= shape.most_rows;
+    if (has_rows && n <= shape.positions * shape.position_sets) break;
   }
   DF_CHECK(best != nullptr);
   return *best;
@@ -100,6 +103,7 @@ void Gpu::Destroy() noexcept {
   for (const Pipeline& pipeline : pipelines_) {
     api_.vkDestroyPipeline(device_, pipeline.handle, nullptr);
   }
+  clock_ = nullptr;
   if (layout_ != nullptr) api_.vkDestroyPipelineLayout(device_, layout_, nullptr);
   if (pool_ != nullptr) api_.vkDestroyCommandPool(device_, pool_, nullptr);
   if (timeline_ != nullptr) api_.vkDestroySemaphore(device_, timeline_, nullptr);
@@ -228,9 +232,30 @@ VkPipeline Gpu::PipelineOf(std::string_view name) {
   return handle;
 }
 
+void Gpu::StartClock(bool by_kind) {
+  if (physical_.clock_tick_ns == 0) return;
+  clock_ = std::make_unique<GpuClock>(api_, device_, physical_.clock_tick_ns * 1e-9, by_kind);
+  for (Commands& each : commands_) each.is_measured = false;
+}
+
+void Gpu::CollectTimes(uint64_t done) {
+  if (!clock_) return;
+  for (;;) {
+    Commands* first = nullptr;
+    for (Commands& each : commands_) {
+      const bool is_ready = each.is_measured && each.ticket <= done;
+      if (is_ready && (first == nullptr || each.ticket < first->ticket)) first = &each;
+    }
+    if (first == nullptr) return;
+    first->is_measured = false;
+    clock_->Collect(static_cast<size_t>(first - commands_.data()), use_);
+  }
+}
+
 GpuCommands Gpu::Begin() {
   uint64_t done = 0;
   Check(api_.vkGetSemaphoreCounterValue(device_, timeline_, &done), "asking for its progress");
+  CollectTimes(done);
   auto free = std::find_if(commands_.begin(), commands_.end(),
                            [&](const Commands& commands) { return commands.ticket <= done; });
   if (free == commands_.end()) {
@@ -248,7 +273,9 @@ GpuCommands Gpu::Begin() {
   begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
   begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
   Check(api_.vkBeginCommandBuffer(free->handle, &begin), "beginning a command buffer");
-  return {*this, free->handle};
+  const auto slot = static_cast<size_t>(free - commands_.begin());
+  if (clock_) clock_->Begin(free->handle, slot);
+  return {*this, free->handle, slot};
 }
 
 uint64_t Gpu::Submit(const GpuCommands& commands) {
@@ -264,6 +291,7 @@ uint64_t Gpu::Submit(const GpuCommands& commands) {
       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
   api_.vkCmdPipelineBarrier(commands.handle_, kStages, kStages | VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
                             &barrier, 0, nullptr, 0, nullptr);
+  if (clock_) clock_->End(commands.handle_, commands.slot_);
   Check(api_.vkEndCommandBuffer(commands.handle_), "ending a command buffer");
   const uint64_t ticket = last_ticket_ + 1;
   VkTimelineSemaphoreSubmitInfo values{};
@@ -279,20 +307,26 @@ uint64_t Gpu::Submit(const GpuCommands& commands) {
   submit.pSignalSemaphores = &timeline_;
   Check(api_.vkQueueSubmit(queue_, 1, &submit, nullptr), "handing it work");
   last_ticket_ = ticket;
-  for (Commands& each : commands_) {
-    if (each.handle == commands.handle_) each.ticket = ticket;
-  }
+  commands_[commands.slot_].ticket = ticket;
+  commands_[commands.slot_].is_measured = clock_ != nullptr;
+  ++use_.submissions;
   return ticket;
 }
 
 void Gpu::Wait(uint64_t ticket) {
   if (lost_) Check(VK_ERROR_DEVICE_LOST, "waiting for it");
   const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [start] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
   do {
     uint64_t done = 0;
     Check(api_.vkGetSemaphoreCounterValue(device_, timeline_, &done), "waiting for it");
-    if (done >= ticket) return;
-  } while (std::chrono::steady_clock::now() - start < kSpin);
+    if (done < ticket) continue;
+    use_.wait_seconds += seconds();
+    CollectTimes(done);
+    return;
+  } while (seconds() < (info().kind == GpuKind::kSoftware ? kSoftwareSpinSeconds : kSpinSeconds));
   VkSemaphoreWaitInfo wait{};
   wait.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
   wait.semaphoreCount = 1;
@@ -305,6 +339,8 @@ void Gpu::Wait(uint64_t ticket) {
     throw GpuLost(format("the GPU {} did not answer for a minute", info().name));
   }
   Check(result, "waiting for it");
+  use_.wait_seconds += seconds();
+  CollectTimes(ticket);
 }
 
 void Gpu::WaitForAll() noexcept {
@@ -423,6 +459,21 @@ void GpuCommands::Copy(const GpuBuffer& to, uint64_t to_offset, const GpuBuffer&
                        uint64_t from_offset, uint64_t bytes) {
   const VkBufferCopy region{from_offset, to_offset, bytes};
   gpu_->api_.vkCmdCopyBuffer(handle_, from.handle(), to.handle(), 1, &region);
+  const bool over_link = (from.host() != nullptr) != (to.host() != nullptr);
+  if (over_link) gpu_->use_.link_bytes += bytes;
+  if (gpu_->clock_) gpu_->clock_->Mark(handle_, slot_, over_link ? "copy over the link" : "copy");
+}
+
+void GpuCommands::CopyPieces(std::span<const Piece> pieces, uint64_t link_bytes) {
+  constexpr uint32_t kGroupWords = 512;  // shaders/copy_pieces.comp
+  constexpr uint32_t kMostGroups = 4096;
+  DF_CHECK(pieces.size() <= kMostPieces);
+  uint32_t most_words = 0;
+  for (const Piece& piece : pieces) most_words = std::max(most_words, piece.words);
+  Dispatch("copy_pieces", pieces.data(), pieces.size_bytes(),
+           std::min(Groups(most_words, kGroupWords), kMostGroups),
+           static_cast<uint32_t>(pieces.size()), 1);
+  gpu_->use_.link_bytes += link_bytes;
 }
 
 void GpuCommands::Barrier() {
@@ -435,6 +486,7 @@ void GpuCommands::Barrier() {
       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
   gpu_->api_.vkCmdPipelineBarrier(handle_, kStages, kStages, 0, 1, &barrier, 0, nullptr, 0,
                                   nullptr);
+  ++gpu_->use_.barriers;
 }
 
 std::string GpuCommands::NameFor(std::string_view shader) const {
@@ -450,6 +502,8 @@ void GpuCommands::Dispatch(std::string_view shader, const void* job, size_t byte
   api.vkCmdPushConstants(handle_, gpu_->layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                          static_cast<uint32_t>(bytes), job);
   api.vkCmdDispatch(handle_, x, y, z);
+  ++gpu_->use_.dispatches;
+  if (gpu_->clock_) gpu_->clock_->Mark(handle_, slot_, shader);
 }
 
 void GpuCommands::Product(WeightFormat format, const ProductJob& job) {
@@ -458,13 +512,13 @@ void GpuCommands::Product(WeightFormat format, const ProductJob& job) {
 
 void GpuCommands::Products(WeightFormat weights, VkDeviceAddress table, uint32_t count,
                            const ProductJob& any, uint32_t n, uint32_t most_n) {
-  const ProductShape& shape = ShapeFor(weights, n);
+  const ProductShape& shape = ShapeFor(weights, n, any.rows);
   const bool emulated = gpu_->arithmetic() == GpuArithmetic::kEmulated;
   const uint32_t positions = shape.positions * shape.position_sets;
   const uint32_t rows = shape.row_sets * (emulated ? 1 : shape.rows);
   const ProductPush push{any, table, table != 0 ? 1u : 0u};
-  Dispatch(NameFor(format("product_{}_{}", FormatName(weights), positions)), &push, sizeof(push),
-           Groups(most_n, positions), Groups(any.rows, rows), count);
+  Dispatch(NameFor(format("product_{}_{}x{}", FormatName(weights), positions, shape.rows)), &push,
+           sizeof(push), Groups(most_n, positions), Groups(any.rows, rows), count);
 }
 
 void GpuCommands::ExactProduct(WeightFormat weights, const ProductJob& job) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "deltafin/error.h"
 #include "device/matrix.h"
+#include "device/vulkan/gpu_clock.h"
 #include "device/vulkan/gpu_info.h"
 #include "device/vulkan/vulkan_api.h"
 
@@ -98,6 +100,16 @@ class GpuCommands {
  public:
   void Copy(const GpuBuffer& to, uint64_t to_offset, const GpuBuffer& from, uint64_t from_offset,
             uint64_t bytes);
+  struct Piece {
+    VkDeviceAddress from = 0;
+    VkDeviceAddress to = 0;
+    uint32_t words = 0;  // of four bytes
+    uint32_t unused = 0;
+  };
+  static constexpr size_t kMostPieces = 5;
+  // By a shader: what is small runs beside others, without turning from shaders to copies and back.
+  // `link_bytes` of it leave the GPU's memory.
+  void CopyPieces(std::span<const Piece> pieces, uint64_t link_bytes);
   // What comes before is done, and its results are there, for what comes after.
   void Barrier();
   void Product(WeightFormat format, const ProductJob& job);
@@ -122,12 +134,14 @@ class GpuCommands {
 
  private:
   friend class Gpu;
-  GpuCommands(Gpu& gpu, VkCommandBuffer handle) : gpu_(&gpu), handle_(handle) {}
+  GpuCommands(Gpu& gpu, VkCommandBuffer handle, size_t slot)
+      : gpu_(&gpu), handle_(handle), slot_(slot) {}
   std::string NameFor(std::string_view shader) const;
   void Dispatch(std::string_view shader, const void* job, size_t bytes, uint32_t x, uint32_t y,
                 uint32_t z);
   Gpu* gpu_;
   VkCommandBuffer handle_;
+  size_t slot_;  // among those of the GPU
 };
 
 // One thread. Work runs in the order of its submission.
@@ -148,6 +162,10 @@ class Gpu {
   uint64_t FreeBytes() const { return instance_->FreeBytes(physical_); }
   void SetArithmetic(GpuArithmetic arithmetic) { arithmetic_ = arithmetic; }
   GpuArithmetic arithmetic() const { return arithmetic_; }
+  // Measures what is submitted from now on; nothing may be under way. Where the GPU has no clock,
+  // nothing happens.
+  void StartClock(bool by_kind);
+  const GpuUse& use() const { return use_; }
 
   // These throw GpuLost.
   GpuCommands Begin();
@@ -164,6 +182,7 @@ class Gpu {
   struct Commands {
     VkCommandBuffer handle = nullptr;
     uint64_t ticket = 0;
+    bool is_measured = false;  // and its time is not collected
   };
   struct Pipeline {
     std::string name;
@@ -178,6 +197,7 @@ class Gpu {
   uint32_t MemoryType(uint32_t allowed, MemoryUse use) const;
   VkPipeline PipelineOf(std::string_view name);
   const char* ArithmeticSuffix() const;
+  void CollectTimes(uint64_t done);
 
   std::shared_ptr<const VulkanInstance> instance_;
   const PhysicalGpu physical_;
@@ -192,6 +212,8 @@ class Gpu {
   VkPipelineLayout layout_ = nullptr;
   std::vector<Commands> commands_;
   std::vector<Pipeline> pipelines_;
+  std::unique_ptr<GpuClock> clock_;
+  GpuUse use_;
   uint64_t last_ticket_ = 0;
   uint64_t allocated_bytes_ = 0;
   bool lost_ = false;

@@ -192,7 +192,7 @@ PhysicalGpu VulkanInstance::Inspect(VkPhysicalDevice handle, int number) const {
   features.pNext = &features12;
   api_.vkGetPhysicalDeviceFeatures2(handle, &features);
   // Shaders that compute with doubles need more shared memory than the least there may be.
-  constexpr uint32_t kSharedBytes = uint32_t{24} << 10;
+  constexpr uint32_t kSharedBytes = uint32_t{32} << 10;
   info.has_doubles = features.features.shaderFloat64 &&
                      properties.properties.limits.maxComputeSharedMemorySize >= kSharedBytes;
   if (!features12.bufferDeviceAddress) info.missing = "no buffer addresses (bufferDeviceAddress)";
@@ -207,6 +207,9 @@ PhysicalGpu VulkanInstance::Inspect(VkPhysicalDevice handle, int number) const {
   });
   if (family == families.end()) info.missing = "no queue that computes";
   gpu.queue_family = static_cast<uint32_t>(family - families.begin());
+  if (family != families.end() && family->timestampValidBits == 64) {
+    gpu.clock_tick_ns = static_cast<double>(properties.properties.limits.timestampPeriod);
+  }
 
   api_.vkEnumerateDeviceExtensionProperties(handle, nullptr, &count, nullptr);
   std::vector<VkExtensionProperties> extensions(count);

@@ -56,7 +56,12 @@ namespace deltafin {
   X(vkCreateSemaphore)                      \
   X(vkDestroySemaphore)                     \
   X(vkGetSemaphoreCounterValue)             \
-  X(vkWaitSemaphores)
+  X(vkWaitSemaphores)                       \
+  X(vkCreateQueryPool)                      \
+  X(vkDestroyQueryPool)                     \
+  X(vkCmdResetQueryPool)                    \
+  X(vkCmdWriteTimestamp)                    \
+  X(vkGetQueryPoolResults)
 
 struct VulkanApi {
 #define DELTAFIN_DECLARE(name) PFN_##name name = nullptr;
@@ -73,6 +78,7 @@ struct PhysicalGpu {
   VkPhysicalDevice handle = nullptr;
   GpuInfo info;
   uint32_t queue_family = 0;  // that computes
+  double clock_tick_ns = 0;   // of that queue; 0: it has no clock
   bool has_memory_budget = false;
   bool is_portability_subset = false;  // MoltenVK
 };

@@ -275,7 +275,10 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // ---- products ----
   bool GpuMatMul(const Matrix& w, const HeldMatrix& held, const float* x, float* y,
                  int64_t y_stride, int64_t n);
+  // Makes it part of the product that is to be recorded next; false: it is none.
+  bool ContinueProduct(const Matrix& w, const HeldMatrix& held, const Rows& in, const Rows& out);
   void HostMatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n);
+  LaidOut TakeLaidOut(int64_t n, int64_t cols);
   // To be named to Order before it is read.
   LaidOut LayOut(const Rows& x, VkDeviceAddress address, int64_t cols, bool is_mxfp4);
   void Norm(float* y, const float* x, const float* gate, const float* host_w, int64_t n,

@@ -382,6 +382,34 @@ TEST_F(VulkanDeviceTest, WeightsThatNobodyHasAnyMoreAreAnError) {
   ExpectSameBits(Product(*plain_, w.view, x, 1), Product(device, w.view, x, 1), "with its data");
 }
 
+TEST_F(VulkanDeviceTest, TellsWhereTheTimeWent) {
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  Gpu& gpu = gpu_->gpu();
+  const OwnedMatrix w = MatrixOf(WeightFormat::kBf16, 64, 128);
+  const std::vector<float> x(128, 0.5f);
+  Product(device, w.view, x, 1);  // and the weights are there
+  const GpuUse before = gpu.use();
+  gpu.StartClock(true);
+  Product(device, w.view, x, 1);
+  const GpuUse use = gpu.use();
+  gpu.StartClock(false);
+  EXPECT_GT(use.submissions, before.submissions);
+  EXPECT_GT(use.dispatches, before.dispatches);
+  EXPECT_GT(use.barriers, before.barriers);
+  EXPECT_GE(use.link_bytes, before.link_bytes + (128 + 64) * sizeof(float));
+  EXPECT_GT(use.wait_seconds, before.wait_seconds);
+  EXPECT_EQ(use.kinds.at("lay_out").count, 1u);
+  uint64_t shaders = 0;
+  double seconds = 0;
+  for (const auto& [name, kind] : use.kinds) {
+    if (name.find("copy") == std::string::npos) shaders += kind.count;
+    seconds += kind.seconds;
+  }
+  EXPECT_EQ(shaders, use.dispatches - before.dispatches);
+  EXPECT_GT(seconds, 0);
+  EXPECT_GT(use.busy_seconds - before.busy_seconds, 0.99 * seconds);
+}
+
 TEST_F(VulkanDeviceTest, ListsTheGpu) {
   const std::vector<GpuInfo> gpus = ListGpus();
   ASSERT_FALSE(gpus.empty());

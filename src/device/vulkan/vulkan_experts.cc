@@ -154,10 +154,10 @@ void VulkanDevice::RecordExperts(const ExpertCall& call) {
   const DeviceRange hidden[] = {gate, up};
   run(0, 2 * tasks, laid_out_z, hidden);
   Order(hidden, {&gate, 1});
-  Commands().Run("situ_glu",
-                 ElementwiseJob{gate.begin, gate.begin, up.begin, U32(all_rows * width),
-                                Bits(call.params.beta), Bits(call.params.linear_beta)},
-                 GroupsOf(all_rows * width));
+  Commands().RunArithmetic("situ_glu",
+                           ElementwiseJob{gate.begin, gate.begin, up.begin, U32(all_rows * width),
+                                          Bits(call.params.beta), Bits(call.params.linear_beta)},
+                           GroupsOf(all_rows * width));
   const LaidOut laid_out = LayOut({nullptr, all_rows, width, width}, gate.begin, width, is_mxfp4);
   const VkDeviceAddress y = AddressOf(call.y, 1);
   row = 0;
@@ -232,9 +232,9 @@ void VulkanDevice::CombineExperts(float* out, const float* y, const float* host_
     const DeviceRange weights =
         Constant(host_weights, static_cast<size_t>(n * top_k) * sizeof(float));
     Order({&weights, 1}, {});
-    Commands().Run("combine",
-                   Job{AddressOf(result), AddressOf(in), weights.begin, U32(top_k), U32(dim)},
-                   GroupsOf(dim), U32(n));
+    Commands().RunArithmetic(
+        "combine", Job{AddressOf(result), AddressOf(in), weights.begin, U32(top_k), U32(dim)},
+        GroupsOf(dim), U32(n));
   };
   if (n <= kMostGroups && IsThere({in}) && OnGpu({in}, {result}, record, run)) return;
   OnHost({in}, {result}, run);

@@ -47,12 +47,12 @@ void VulkanDevice::ShortConv(float* y, const float* x, const float* host_w, floa
     Job job{AddressOf(out), AddressOf(in), AddressOf(vector), AddressOf(states),
             U32(n),         U32(channels), U32(kConvSteps),   n <= kConvSteps ? 1u : 0u};
     const uint32_t groups = Groups(channels, kGroupThreads);
-    Commands().Run("short_conv", job, groups, Groups(n, kConvSteps));
+    Commands().RunArithmetic("short_conv", job, groups, Groups(n, kConvSteps));
     if (job.updates != 0) return;
     Commands().Barrier();
     job.steps = 0;
     job.updates = 1;
-    Commands().Run("short_conv", job, groups);
+    Commands().RunArithmetic("short_conv", job, groups);
   };
   // The history is what the last steps had.
   const int64_t last = std::min(n, kHistory);
@@ -91,7 +91,7 @@ void VulkanDevice::KdaGates(float* f, float* beta, const float* host_a_log,
   const auto record = [&] {
     const Job job{AddressOf(both[0]), AddressOf(both[1]), AddressOf(a_log), AddressOf(dt_bias),
                   U32(n * heads),     U32(heads),         U32(dim),         Bits(lower_bound)};
-    Commands().Run("kda_gates", job, GroupsOf(n * heads * dim));
+    Commands().RunArithmetic("kda_gates", job, GroupsOf(n * heads * dim));
   };
   if (IsThere(both) && OnGpu(both, both, record, run)) return;
   OnHost(both, both, run);

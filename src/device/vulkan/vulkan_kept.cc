@@ -25,13 +25,15 @@ void VulkanDevice::WroteKept(KeptStep step) {
   std::erase_if(inputs_, [&](const Input& input) {
     return input.x.begin() < write.end() && write.begin() < input.x.end();
   });
+  std::vector<GpuCommands::Piece> pieces;
+  uint64_t bytes = 0;
   for (size_t i = 0; i < step.inputs.size(); ++i) {
-    const Rows& input = step.inputs[i];
-    const GpuArena::Piece& piece = step.staged[i];
-    uint64_t offset = 0;
-    const GpuBuffer& shadow = ShadowOf(input, &offset);
-    Commands().Copy(*piece.buffer, piece.offset, shadow, offset, input.end() - input.begin());
+    const DeviceRange input = RangeOf(step.inputs[i]);
+    const auto words = static_cast<uint32_t>(input.bytes / sizeof(float));
+    pieces.push_back({input.begin, step.staged[i].address(), words});
+    bytes += input.bytes;
   }
+  if (!pieces.empty()) Commands().CopyPieces(pieces, bytes);
   window_steps_.push_back(std::move(step));
 }
 

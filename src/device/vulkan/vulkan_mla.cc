@@ -20,8 +20,9 @@ constexpr int64_t kMostLatent = 640;
 constexpr int64_t kMostValues = 512;
 constexpr int64_t kSegmentTokens = 1024;
 static_assert(kSegmentTokens == kProvidedTokens);
-// So few positions get a workgroup for each block of the cache, more get one for each segment.
-constexpr int64_t kFewPositions = 8;
+constexpr int64_t kMostHeads = 8;  // of a workgroup; one where multiply-adds are emulated
+// So few workgroups of segments are made workgroups of blocks.
+constexpr int64_t kFewGroups = 256;
 constexpr int64_t kMostSpanBytes = int64_t{128} << 20;
 // shaders/router.comp
 constexpr int64_t kMostExperts = 1024;
@@ -143,6 +144,8 @@ void VulkanDevice::RecordAttend(const AttendCall& call, const MlaShape& shape) {
     uint32_t latent;
     uint32_t scale;
     uint32_t flushes;
+    uint32_t heads;
+    uint32_t unused = 0;
   };
   struct MergeJob {
     VkDeviceAddress result;
@@ -159,7 +162,10 @@ void VulkanDevice::RecordAttend(const AttendCall& call, const MlaShape& shape) {
   const int64_t all = call.first + call.n;
   const int64_t heads = shape.num_heads;
   const int64_t left = heads * (shape.kv_lora + 2) * int64_t{sizeof(float)};  // of a span
-  const bool few = call.n <= kFewPositions && pieces(all, kAttentionBlock) * left <= kMostSpanBytes;
+  const bool emulated = gpu_.arithmetic() == GpuArithmetic::kEmulated;
+  const int64_t head_groups = pieces(heads, emulated ? 1 : kMostHeads);
+  const bool few = head_groups * pieces(all, kSegmentTokens) * call.n < kFewGroups &&
+                   pieces(all, kAttentionBlock) * left <= kMostSpanBytes;
   const int64_t span = few ? kAttentionBlock : kSegmentTokens;
   const int64_t spans = pieces(all, span);
   const int64_t segments = pieces(all, kSegmentTokens);
@@ -184,8 +190,8 @@ void VulkanDevice::RecordAttend(const AttendCall& call, const MlaShape& shape) {
         shader,
         Job{result, span_room, call.queries + offset(shape.latent_dim()), call.pages,
             U32(call.page_tokens), U32(first), U32(span), U32(spans), U32(shape.kv_lora),
-            U32(shape.latent_dim()), Bits(call.scale), flushes_subnormals_},
-        U32(pieces(first + n, span)), U32(heads), U32(n));
+            U32(shape.latent_dim()), Bits(call.scale), flushes_subnormals_, U32(heads)},
+        U32(pieces(first + n, span)), U32(head_groups), U32(n));
     if (spans == 1) continue;
     Commands().Barrier();
     MergeJob job{result,     segment_room, span_room, U32(first),        U32(span),
@@ -193,14 +199,14 @@ void VulkanDevice::RecordAttend(const AttendCall& call, const MlaShape& shape) {
     if (in_two) {
       job.group = U32(kSegmentTokens / span);
       job.num_groups = U32(segments);
-      Commands().Run("mla_merge", job, U32(segments), U32(heads), U32(n));
+      Commands().RunArithmetic("mla_merge", job, U32(segments), U32(heads), U32(n));
       Commands().Barrier();
       job.spans = segment_room;
       job.span = U32(kSegmentTokens);
       job.num_spans = job.group = U32(segments);
       job.num_groups = 1;
     }
-    Commands().Run("mla_merge", job, 1, U32(heads), U32(n));
+    Commands().RunArithmetic("mla_merge", job, 1, U32(heads), U32(n));
   }
 }
 
@@ -359,11 +365,11 @@ bool VulkanDevice::FetchPicks(int32_t* host_ids, float* host_weights, const Rows
     const DeviceRange reads[] = {RangeOf(logits)};
     const DeviceRange range{picks.address(), 2 * bytes};
     Order(reads, {&range, 1});
-    Commands().Run("router",
-                   Job{AddressOf(logits), bias, picks.address(), picks.address() + bytes,
-                       U32(params.num_experts), U32(params.top_k), params.renormalize ? 1u : 0u,
-                       Bits(params.scaling_factor)},
-                   U32(n));
+    Commands().RunArithmetic("router",
+                             Job{AddressOf(logits), bias, picks.address(), picks.address() + bytes,
+                                 U32(params.num_experts), U32(params.top_k),
+                                 params.renormalize ? 1u : 0u, Bits(params.scaling_factor)},
+                             U32(n));
     Order({&range, 1}, {});
     Commands().Copy(*piece.buffer, piece.offset, *picks.buffer, picks.offset, 2 * bytes);
     std::vector<std::byte> both(2 * bytes);

@@ -13,6 +13,8 @@ namespace {
 
 // Values of activations, and of results, that one turn takes.
 constexpr int64_t kTurnFloats = int64_t{1} << 24;
+// Of weights, after which what was recorded is handed over.
+constexpr uint64_t kMostJoinedBytes = uint64_t{256} << 20;
 // shaders/residual_mix.comp
 constexpr int64_t kMostSources = 16;
 // A part of what stays on the GPU that is set there with the rest.
@@ -22,8 +24,10 @@ constexpr uint64_t kMostSetBytes = uint64_t{1} << 20;
 struct NormJob {
   VkDeviceAddress y;
   VkDeviceAddress x;
-  VkDeviceAddress weights;
-  VkDeviceAddress gate;
+  VkDeviceAddress weights = 0;
+  VkDeviceAddress gate = 0;
+  VkDeviceAddress laid_out = 0;
+  VkDeviceAddress quanta = 0;
   uint32_t dim;
   uint32_t stride;
   uint32_t dim_bits;
@@ -92,6 +96,17 @@ bool VulkanDevice::GpuMatMul(const Matrix& w, const HeldMatrix& held, const floa
                              int64_t y_stride, int64_t n) {
   const Rows in = Whole(x, n * w.cols);
   const Rows out{y, n, w.rows, y_stride};
+  const auto again = [this, w, x, y, y_stride, n] {
+    Matrix matrix = w;
+    // The piece of the spine that it was may have left the host's memory.
+    if (!IsExpertId(w.id) && origin_ != nullptr) matrix.data = nullptr;
+    std::vector<std::byte> bytes;
+    host_->MatMul(ReadAgain(matrix, bytes), x, y, y_stride, n);
+  };
+  if (n == 1 && ContinueProduct(w, held, in, out)) {
+    log_.emplace_back(again);
+    return true;
+  }
   const auto record = [&] {
     ProductJob job;
     job.weights = held.weights;
@@ -112,14 +127,33 @@ bool VulkanDevice::GpuMatMul(const Matrix& w, const HeldMatrix& held, const floa
     AddProduct(w.format, job, static_cast<uint64_t>(w.rows * LaidOutRowBytes(w.format, w.cols)));
     commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes());
   };
-  const auto again = [this, w, x, y, y_stride, n] {
-    Matrix matrix = w;
-    // The piece of the spine that it was may have left the host's memory.
-    if (!IsExpertId(w.id) && origin_ != nullptr) matrix.data = nullptr;
-    std::vector<std::byte> bytes;
-    host_->MatMul(ReadAgain(matrix, bytes), x, y, y_stride, n);
-  };
   return OnGpu({in}, {out}, record, again);
+}
+
+// Most products are pieces of a matrix, one after the other: of those only what they add is noted.
+bool VulkanDevice::ContinueProduct(const Matrix& w, const HeldMatrix& held, const Rows& in,
+                                   const Rows& out) {
+  if (!next_product_ || next_product_->format != w.format || w.format == WeightFormat::kInt8 ||
+      next_product_->weights_end != held.weights) {
+    return false;
+  }
+  ProductJob& last = next_product_->job;
+  const DeviceRange range = RangeOf(out);
+  const uint64_t end = range.begin + range.bytes;
+  if (last.n != 1 || last.cols != U32(w.cols) || last.plain_x != AddressOf(in) ||
+      last.y + last.rows * sizeof(float) != range.begin || read_.Overlaps(range.begin, end) ||
+      written_.Overlaps(range.begin, end) || kept_.Overlaps(out.begin(), out.end()) ||
+      commands_bytes_ >= kMostJoinedBytes) {
+    return false;
+  }
+  const auto bytes = static_cast<uint64_t>(w.rows * LaidOutRowBytes(w.format, w.cols));
+  last.rows += U32(w.rows);
+  last.least = std::max(last.least, LeastQuantum(w, held));
+  next_product_->weights_end += bytes;
+  commands_bytes_ += bytes;
+  written_.Add(range.begin, end);
+  Wrote({out}, false);
+  return true;
 }
 
 void VulkanDevice::AddProduct(WeightFormat format, const ProductJob& job, uint64_t weight_bytes) {
@@ -158,6 +192,13 @@ void VulkanDevice::HostMatMul(const Matrix& w, const float* x, float* y, int64_t
   });
 }
 
+VulkanDevice::LaidOut VulkanDevice::TakeLaidOut(int64_t n, int64_t cols) {
+  const uint64_t bytes = static_cast<uint64_t>(n * LaidOutInputFloats(cols)) * sizeof(float);
+  const uint64_t quanta_bytes = static_cast<uint64_t>(n) * sizeof(int32_t);
+  return {{scratch_.Take(bytes).address(), bytes},
+          {scratch_.Take(quanta_bytes).address(), quanta_bytes}};
+}
+
 VulkanDevice::LaidOut VulkanDevice::LayOut(const Rows& x, VkDeviceAddress address, int64_t cols,
                                            bool is_mxfp4) {
   for (const Input& input : inputs_) {
@@ -173,10 +214,7 @@ VulkanDevice::LaidOut VulkanDevice::LayOut(const Rows& x, VkDeviceAddress addres
     uint32_t cols;
     uint32_t unused = 0;
   };
-  const uint64_t bytes = static_cast<uint64_t>(x.n * LaidOutInputFloats(cols)) * sizeof(float);
-  const uint64_t quanta_bytes = static_cast<uint64_t>(x.n) * sizeof(int32_t);
-  const LaidOut laid_out{{scratch_.Take(bytes).address(), bytes},
-                         {scratch_.Take(quanta_bytes).address(), quanta_bytes}};
+  const LaidOut laid_out = TakeLaidOut(x.n, cols);
   const DeviceRange read{address, static_cast<uint64_t>(x.n * cols) * sizeof(float)};
   const DeviceRange writes[] = {laid_out.values, laid_out.quanta};
   Order({&read, 1}, writes);
@@ -194,8 +232,8 @@ void VulkanDevice::InPlace(const char* shader, float* y, const float* other, int
   const Rows second = Whole(other, count);
   const auto record = [&] {
     const VkDeviceAddress first = AddressOf(result);
-    Commands().Run(shader, ElementwiseJob{first, first, AddressOf(second), U32(count), 0, 0},
-                   GroupsOf(count));
+    Commands().RunArithmetic(
+        shader, ElementwiseJob{first, first, AddressOf(second), U32(count), 0, 0}, GroupsOf(count));
   };
   Operator({result, second}, result, record, run);
 }
@@ -217,10 +255,11 @@ void VulkanDevice::SituGlu(float* out, const float* gate, const float* up, int64
   Operator(
       {first, second}, result,
       [&] {
-        Commands().Run("situ_glu",
-                       ElementwiseJob{AddressOf(result), AddressOf(first), AddressOf(second),
-                                      U32(count), Bits(params.beta), Bits(params.linear_beta)},
-                       GroupsOf(count));
+        Commands().RunArithmetic(
+            "situ_glu",
+            ElementwiseJob{AddressOf(result), AddressOf(first), AddressOf(second), U32(count),
+                           Bits(params.beta), Bits(params.linear_beta)},
+            GroupsOf(count));
       },
       [this, out, gate, up, count, params] { host_->SituGlu(out, gate, up, count, params); });
 }
@@ -239,19 +278,35 @@ void VulkanDevice::Norm(float* y, const float* x, const float* gate, const float
       host_->GatedRmsNorm(y, gate, w.data(), n, dim, eps);
     }
   };
+  // Whole rows are what products read next.
+  const bool lays_out = gate == nullptr && stride == dim;
+  LaidOut laid_out;
   const auto record = [&] {
-    const NormJob job{AddressOf(out),
-                      AddressOf(in),
-                      AddressOf(vector),
-                      AddressOf(gates),
-                      U32(dim),
-                      U32(stride),
-                      Bits(static_cast<float>(dim)),
-                      Bits(eps),
-                      LeastProduct()};
-    Commands().RunArithmetic(gate == nullptr ? "norm" : "gated_norm", job, U32(n));
+    NormJob job{AddressOf(out),
+                AddressOf(in),
+                AddressOf(vector),
+                AddressOf(gates),
+                0,
+                0,
+                U32(dim),
+                U32(stride),
+                Bits(static_cast<float>(dim)),
+                Bits(eps),
+                LeastProduct()};
+    if (lays_out) {
+      laid_out = TakeLaidOut(n, dim);
+      const DeviceRange writes[] = {laid_out.values, laid_out.quanta};
+      Order({}, writes);
+      job.laid_out = laid_out.values.begin;
+      job.quanta = laid_out.quanta.begin;
+    }
+    const char* const kind = gate == nullptr ? "norm" : "gated_norm";
+    Commands().RunArithmetic(lays_out ? "laid_out_norm" : kind, job, U32(n));
   };
-  if (n <= kMostGroups && IsThere(reads) && OnGpu(reads, {out}, record, run)) return;
+  if (n <= kMostGroups && IsThere(reads) && OnGpu(reads, {out}, record, run)) {
+    if (lays_out && !is_settled_) inputs_.push_back({Whole(y, n * dim), dim, false, laid_out});
+    return;
+  }
   OnHost(reads, {out}, run);
 }
 
@@ -271,7 +326,7 @@ void VulkanDevice::L2Normalize(float* x, int64_t rows, int64_t dim, float scale)
   const auto run = [this, x, rows, dim, scale] { host_->L2Normalize(x, rows, dim, scale); };
   const auto record = [&] {
     const VkDeviceAddress address = AddressOf(all);
-    const NormJob job{address,    address,       0, 0, U32(dim), U32(dim), Bits(scale),
+    const NormJob job{address,    address,       0, 0, 0, 0, U32(dim), U32(dim), Bits(scale),
                       Bits(kEps), LeastProduct()};
     Commands().RunArithmetic("l2_norm", job, U32(rows));
   };
@@ -282,8 +337,8 @@ void VulkanDevice::L2Normalize(float* x, int64_t rows, int64_t dim, float scale)
 void VulkanDevice::ResidualMix(float* out, const float* snapshots, int64_t snapshot_stride,
                                int64_t num_snapshots, const float* prefix, const float* host_query,
                                int64_t n, int64_t dim, float eps) {
-  struct Job {
-    VkDeviceAddress result;
+  struct ScoresJob {
+    VkDeviceAddress scores;
     VkDeviceAddress snapshots;
     VkDeviceAddress prefix;
     VkDeviceAddress query;
@@ -293,6 +348,16 @@ void VulkanDevice::ResidualMix(float* out, const float* snapshots, int64_t snaps
     uint32_t dim_bits;
     uint32_t eps;
     int32_t least;
+  };
+  struct Job {
+    VkDeviceAddress result;
+    VkDeviceAddress scores;
+    VkDeviceAddress snapshots;
+    VkDeviceAddress prefix;
+    uint32_t snapshot_stride;
+    uint32_t num_snapshots;
+    uint32_t dim;
+    uint32_t unused = 0;
   };
   Operands reads{Whole(prefix, n * dim)};
   for (int64_t i = 0; i < num_snapshots; ++i) {
@@ -306,11 +371,22 @@ void VulkanDevice::ResidualMix(float* out, const float* snapshots, int64_t snaps
                        eps);
   };
   const auto record = [&] {
-    const Job job{AddressOf(result), AddressOf(reads[1]),           AddressOf(reads[0]),
-                  AddressOf(vector), U32(snapshot_stride),          U32(num_snapshots),
-                  U32(dim),          Bits(static_cast<float>(dim)), Bits(eps),
-                  LeastProduct()};
-    Commands().RunArithmetic("residual_mix", job, U32(n));
+    const int64_t sources = num_snapshots + 1;
+    const auto bytes = static_cast<uint64_t>(n * sources) * sizeof(float);
+    const DeviceRange scores{scratch_.Take(bytes).address(), bytes};
+    const VkDeviceAddress first = AddressOf(reads[1]);
+    const VkDeviceAddress last = AddressOf(reads[0]);
+    Order({}, {&scores, 1});
+    Commands().RunArithmetic("residual_scores",
+                             ScoresJob{scores.begin, first, last, AddressOf(vector),
+                                       U32(snapshot_stride), U32(num_snapshots), U32(dim),
+                                       Bits(static_cast<float>(dim)), Bits(eps), LeastProduct()},
+                             U32(sources), U32(n));
+    Order({&scores, 1}, {});
+    Commands().RunArithmetic("residual_mix",
+                             Job{AddressOf(result), scores.begin, first, last, U32(snapshot_stride),
+                                 U32(num_snapshots), U32(dim)},
+                             U32((dim + kGroupThreads - 1) / kGroupThreads), U32(n));
   };
   const bool fits = n <= kMostGroups && num_snapshots < kMostSources;
   if (fits && IsThere(reads) && OnGpu(reads, {result}, record, run)) return;

@@ -4,7 +4,9 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#include "arithmetic.glsl"
 #include "exact.glsl"
+#include "doubt.glsl"
 
 layout(local_size_x = 128) in;
 
@@ -28,7 +30,7 @@ double Situ(double gate, double up) {
   [[dont_unroll]] for (uint i = 0; i < 3; ++i) {
     double argument = i == 0 ? Mul(2.0lf, Magnitude(g))
                              : i == 1 ? Mul(2.0lf, Magnitude(u)) : -gate;
-    exponentials[i] = Exp(argument);
+    exponentials[i] = FastExp(argument);
   }
   double linear = u;
   double tanh_of_g = 0.0lf;
@@ -52,7 +54,7 @@ void main() {
 #elif OPERATOR == 1
     result.at[i] = ToBits(Situ(a, b));
 #else
-    result.at[i] = ToBits(Mul(a, Sigmoid(b)));
+    result.at[i] = ToBits(Mul(a, FastSigmoid(b)));
 #endif
   }
 }

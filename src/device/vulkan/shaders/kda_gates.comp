@@ -3,7 +3,9 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#include "arithmetic.glsl"
 #include "exact.glsl"
+#include "doubt.glsl"
 
 layout(local_size_x = 128) in;
 
@@ -28,11 +30,11 @@ void main() {
     double value = FromBits(a_log.at[head]);
     // exp(A_log), then the exponent of the sigmoid, then the gate.
     [[dont_unroll]] for (uint step = 0; step < 3; ++step) {
-      value = Exp(value);
+      value = FastExp(value);
       if (step == 0) value = -Mul(value, z);
       if (step == 1) value = Mul(FromBits(lower_bound), Div(1.0lf, Add(1.0lf, value)));
     }
     f.at[i] = ToBits(value);
-    if (i % dim == 0) beta.at[row] = ToBits(Sigmoid(FromBits(beta.at[row])));
+    if (i % dim == 0) beta.at[row] = ToBits(FastSigmoid(FromBits(beta.at[row])));
   }
 }

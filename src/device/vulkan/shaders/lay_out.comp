@@ -4,8 +4,12 @@
 //   MXFP4
 #version 460
 #extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#include "laid_out.glsl"
 
-layout(local_size_x = 128) in;
+const uint kThreads = 256;
+layout(local_size_x = 256) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { uint at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results {
@@ -18,6 +22,7 @@ layout(push_constant, std430) uniform Job {
   uint cols;
 };
 
+const uint kAhead = 8;  // loads that are under way at a time
 const int kNoQuantum = -100000;
 shared uint least_exponent;
 shared uint most_exponent;
@@ -25,7 +30,7 @@ shared uint most_exponent;
 void main() {
   uint thread = gl_LocalInvocationID.x;
   uint row = gl_WorkGroupID.x;
-  uint padded = (cols + 127) / 128 * 128;
+  uint padded = Padded(cols);
   if (thread == 0) {
     least_exponent = 255u;
     most_exponent = 0u;
@@ -33,24 +38,28 @@ void main() {
   barrier();
   uint least = 255u;
   uint most = 0u;
-  for (uint i = thread; i < padded; i += 128) {
-#ifdef MXFP4
-    uint col = i;
-#else
-    uint place = i % 128;
-    uint col = i - place + place % 8 * 16 + place / 8;
-#endif
-    uint bits = col < cols ? x.at[row * cols + col] : 0u;
-    uint exponent = bits >> 23 & 255u;
-    if ((bits & 0x7fffffffu) != 0u) {
-      least = min(least, exponent);
-      most = max(most, exponent);
+  for (uint first = thread; first < padded; first += kAhead * kThreads) {
+    uint values[kAhead];
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+      uint col = first + j * kThreads;
+      values[j] = col < cols ? x.at[row * cols + col] : 0u;
     }
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+      uint col = first + j * kThreads;
+      uint bits = values[j];
+      uint exponent = bits >> 23 & 255u;
+      if ((bits & 0x7fffffffu) != 0u) {
+        least = min(least, exponent);
+        most = max(most, exponent);
+      }
+      if (col >= padded) continue;
 #ifdef MXFP4
-    precise float scaled = uintBitsToFloat(bits) * 16384.0;
-    bits = floatBitsToUint(scaled);
+      precise float scaled = uintBitsToFloat(bits) * 16384.0;
+      laid_out.at[row * padded + col] = floatBitsToUint(scaled);
+#else
+      laid_out.at[row * padded + PlaceOf(col)] = bits;
 #endif
-    laid_out.at[row * padded + i] = bits;
+    }
   }
   atomicMin(least_exponent, least);
   atomicMax(most_exponent, most);

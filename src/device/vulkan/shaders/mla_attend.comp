@@ -1,7 +1,8 @@
-// Attention of a head and a position over `span` tokens of its latent cache, a workgroup each:
+// Attention of HEADS heads and a position over `span` tokens of their latent cache, a workgroup each:
 // blocks of 64 tokens, merged in order. Leaves maximum, sum and output for mla_merge.comp, or where
-// one span is all, the result.
-//   BF16  the cache's values; else floats
+// one span is all, the result. Each cached value is read for all of the heads at once.
+//   BF16   the cache's values; else floats
+//   HEADS
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
@@ -9,18 +10,26 @@
 #include "dot.glsl"
 #include "doubt.glsl"
 
-const uint kThreads = 128;
+#ifdef EMULATE_FMA
+#define UNROLL [[dont_unroll]]
+#else
+#define UNROLL [[unroll]]
+#endif
+
+const uint kThreads = 256;
 const uint kSets = kThreads / kLanes;
 const uint kBlock = 64;
+const uint kTokens = kBlock / kSets;  // of a thread
 const uint kMostLatent = 640;
-const uint kMostColumns = 4;  // of a thread
-layout(local_size_x = 128) in;
+const uint kColumns = 2;       // of a thread
+const uint kHeadsAtOnce = HEADS < 4 ? HEADS : 4;  // whose lanes are added up
+layout(local_size_x = 256) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pages { Floats at[]; };
 layout(push_constant, std430) uniform Job {
-  Floats result;    // [positions, heads, kv_lora]
-  Floats spans;     // [positions, heads, num_spans, 2 + kv_lora]
-  Floats queries;   // [positions, heads, latent]
+  Floats result;   // [positions, heads, kv_lora]
+  Floats spans;    // [positions, heads, num_spans, 2 + kv_lora]
+  Floats queries;  // [positions, heads, latent]
   Pages pages;
   uint page_tokens;
   uint first;  // token of the first position
@@ -30,17 +39,28 @@ layout(push_constant, std430) uniform Job {
   uint latent;
   uint scale;  // bits of a float
   uint flushes;
+  uint heads;
 };
 
-shared uint query[kMostLatent];
-shared uint partial[kBlock][kLanes + 1];
-shared double scores[kBlock];
-shared uint weights[kBlock];
-shared double lane_sums[kLanes];
-shared double most;  // of the span so far
-shared double sum;
-shared double old_factor;
-shared double new_factor;
+// Queries, [HEADS, kMostLatent]; then lanes' sums, [kHeadsAtOnce, kBlock, kLanes + 1].
+const uint kLaneStride = kLanes + 1;  // other banks
+const uint kPartials = kHeadsAtOnce * kBlock * kLaneStride;
+shared uint pool[HEADS * kMostLatent > kPartials ? HEADS * kMostLatent : kPartials];
+shared uint scores[HEADS][kBlock];
+shared float weights[kBlock][HEADS];
+shared uint lane_sums[HEADS][kLanes];
+// Least exponent fields, of which products without doubt are known.
+shared uint least_query[HEADS];
+shared uint least_weight[HEADS];
+shared uint least_cached;
+shared uint block_most[HEADS];  // so that larger floats are larger
+shared uint most[HEADS];        // of the span so far
+shared uint sum[HEADS];
+shared uint old_factor[HEADS];
+shared uint new_factor[HEADS];
+
+uint Ordered(uint bits) { return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u; }
+uint Unordered(uint key) { return (key & 0x80000000u) != 0u ? key & 0x7fffffffu : ~key; }
 
 uint Cached(Floats page, uint token, uint i) {
   uint at = token % page_tokens * latent + i;
@@ -51,132 +71,268 @@ uint Cached(Floats page, uint token, uint i) {
   return page.at[at];
 #endif
 }
-
-// A lane's sum; a latent that does not fill the lanes is filled up with zeros.
-uint ScoreLane(Floats page, uint token, uint lane) {
-  float a = 0.0;
-  bool doubtful = false;
-  for (uint i = lane; i < latent; i += kLanes) {
-    uint value = Cached(page, token, i);
-    float next = Fma(uintBitsToFloat(query[i]), uintBitsToFloat(value), a);
-    doubtful = doubtful || IsSubnormal(query[i]) || IsSubnormal(value) ||
-               IsDoubtful(floatBitsToUint(next), query[i], value, floatBitsToUint(a));
-    a = next;
-  }
-  uint bits = floatBitsToUint(a);
-  if (flushes != 0u && doubtful) {
-    double exact = 0.0lf;
-    [[dont_unroll]] for (uint i = lane; i < latent; i += kLanes) {
-      exact = Fma(FromBits(query[i]), FromBits(Cached(page, token, i)), exact);
-    }
-    bits = ToBits(exact);
-  }
-  bool is_filled = latent % kLanes != 0u && lane >= latent % kLanes;
-  return is_filled && bits == 0x80000000u ? 0u : bits;
+uint CachedOrZero(Floats page, uint token, uint i) {
+  uint value = Cached(page, token, min(i, latent - 1));
+  return i < latent ? value : 0u;
 }
 
-uint BlockOutput(Floats page, uint begin, uint count, uint column) {
-  float o = 0.0;
-  bool doubtful = false;
-  for (uint s = 0; s < count; ++s) {
-    uint value = Cached(page, begin + s, column);
-    float next = Fma(uintBitsToFloat(weights[s]), uintBitsToFloat(value), o);
-    doubtful = doubtful || IsSubnormal(weights[s]) || IsSubnormal(value) ||
-               IsDoubtful(floatBitsToUint(next), weights[s], value, floatBitsToUint(o));
-    o = next;
-  }
-  if (flushes == 0u || !doubtful) return floatBitsToUint(o);
-  double exact = 0.0lf;
-  [[dont_unroll]] for (uint s = 0; s < count; ++s) {
-    exact = Fma(FromBits(weights[s]), FromBits(Cached(page, begin + s, column)), exact);
-  }
-  return ToBits(exact);
+uint RowOf(uint head) {
+  return gl_WorkGroupID.z * heads + min(gl_WorkGroupID.y * HEADS + head, heads - 1);
+}
+bool IsSafe(uint exponent, uint other) {
+  return flushes == 0u || Quantum(exponent) + Quantum(other) >= -126;
 }
 
-// Scores, weights and their sum of the tokens of a block; then how it is merged.
-void Weigh(Floats page, uint begin, uint count, bool is_first, uint thread) {
-  for (uint s = thread / kLanes; s < count; s += kSets) {
-    partial[s][thread % kLanes] = ScoreLane(page, begin + s, thread % kLanes);
+// The sum of the lanes at pool[at].
+uint SumOfLanes(uint at) {
+  bool doubtful = false;
+  precise float n[kLanes];
+  UNROLL for (uint i = 0; i < kLanes; ++i) {
+    doubtful = doubtful || IsSubnormal(pool[at + i]);
+    n[i] = uintBitsToFloat(pool[at + i]);
   }
-  barrier();
-  if (thread < count) {
-    double a[kLanes];
-    [[dont_unroll]] for (uint i = 0; i < kLanes; ++i) {
-      a[i] = FromBits(partial[thread][i]);
-    }
-    [[dont_unroll]] for (uint width = kLanes / 2; width > 0; width /= 2) {
-      for (uint i = 0; i < width; ++i) a[i] = Add(a[i], a[i + width]);
-    }
-    scores[thread] = Mul(a[0], FromBits(scale));
-  }
-  barrier();
-  double block_most = scores[0];
-  for (uint s = 1; s < count; ++s) block_most = block_most < scores[s] ? scores[s] : block_most;
-  if (thread < count) weights[thread] = ToBits(Exp(Add(scores[thread], -block_most)));
-  barrier();
-  if (thread < kLanes) {
-    double lane = 0.0lf;
-    for (uint s = thread; s < count; s += kLanes) lane = Add(lane, FromBits(weights[s]));
-    lane_sums[thread] = lane;
-  }
-  barrier();
-  if (thread != 0u) return;
+  UNROLL for (uint i = 0; i < 8; ++i) n[i] = n[i] + n[i + 8];
+  UNROLL for (uint i = 0; i < 8; ++i) doubtful = doubtful || IsTiny(floatBitsToUint(n[i]));
+  UNROLL for (uint i = 0; i < 4; ++i) n[i] = n[i] + n[i + 4];
+  UNROLL for (uint i = 0; i < 4; ++i) doubtful = doubtful || IsTiny(floatBitsToUint(n[i]));
+  n[0] = n[0] + n[2];
+  n[1] = n[1] + n[3];
+  precise float all = n[0] + n[1];
+  doubtful = doubtful || IsTiny(floatBitsToUint(n[0])) || IsTiny(floatBitsToUint(n[1])) ||
+             IsTiny(floatBitsToUint(all));
+  if (!doubtful) return floatBitsToUint(all);
   [[dont_unroll]] for (uint width = kLanes / 2; width > 0; width /= 2) {
-    for (uint i = 0; i < width; ++i) lane_sums[i] = Add(lane_sums[i], lane_sums[i + width]);
-  }
-  double larger = is_first || most < block_most ? block_most : most;
-  if (!is_first) {
-    [[dont_unroll]] for (uint i = 0; i < 2; ++i) {
-      double factor = Exp(Add(i == 0 ? most : block_most, -larger));
-      if (i == 0) old_factor = factor;
-      if (i == 1) new_factor = factor;
+    [[dont_unroll]] for (uint i = 0; i < width; ++i) {
+      pool[at + i] = ToBits(Add(FromBits(pool[at + i]), FromBits(pool[at + i + width])));
     }
   }
-  sum = is_first ? lane_sums[0] : Fma(sum, old_factor, Mul(lane_sums[0], new_factor));
-  most = larger;
+  return pool[at];
 }
+
+// Every lane's sums of its tokens, for all heads.
+void Score(Floats page, uint begin, uint count, uint thread) {
+  uint lane = thread % kLanes;
+  uint token[kTokens];
+  float a[kTokens][HEADS];
+  uint next[kTokens];
+  UNROLL for (uint t = 0; t < kTokens; ++t) {
+    token[t] = begin + min(thread / kLanes + t * kSets, count - 1);
+    next[t] = CachedOrZero(page, token[t], lane);
+    UNROLL for (uint h = 0; h < HEADS; ++h) a[t][h] = 0.0;
+  }
+  uint least = 0xffffffffu;  // twice a magnitude less one: none of zero
+  for (uint i = lane; i < latent + lane; i += kLanes) {
+    uint value[kTokens];
+    UNROLL for (uint t = 0; t < kTokens; ++t) {
+      value[t] = next[t];
+      next[t] = CachedOrZero(page, token[t], i + kLanes);
+      least = min(least, (value[t] << 1) - 1u);
+    }
+    UNROLL for (uint h = 0; h < HEADS; ++h) {
+      float q = uintBitsToFloat(pool[h * kMostLatent + i]);
+      UNROLL for (uint t = 0; t < kTokens; ++t) {
+        a[t][h] = Fma(q, uintBitsToFloat(value[t]), a[t][h]);
+      }
+    }
+  }
+  if (least != 0xffffffffu) atomicMin(least_cached, (least + 1u) >> 24);
+  barrier();
+  UNROLL for (uint g = 0; g < HEADS; g += kHeadsAtOnce) {
+    UNROLL for (uint h = 0; h < kHeadsAtOnce; ++h) {
+      UNROLL for (uint t = 0; t < kTokens; ++t) {
+        uint s = thread / kLanes + t * kSets;
+        pool[(h * kBlock + s) * kLaneStride + lane] = floatBitsToUint(a[t][g + h]);
+      }
+    }
+    [[dont_unroll]] for (uint h = 0; h < kHeadsAtOnce; ++h) {
+      if (IsSafe(least_query[g + h], least_cached)) continue;
+      [[dont_unroll]] for (uint t = 0; t < kTokens; ++t) {
+        uint s = thread / kLanes + t * kSets;
+        double exact = 0.0lf;
+        [[dont_unroll]] for (uint i = 0; i < latent; i += kLanes) {
+          uint q = i + lane < latent ? queries.at[RowOf(g + h) * latent + i + lane] : 0u;
+          exact = Fma(FromBits(q),
+                      FromBits(CachedOrZero(page, begin + min(s, count - 1), i + lane)), exact);
+        }
+        pool[(h * kBlock + s) * kLaneStride + lane] = ToBits(exact);
+      }
+    }
+    barrier();
+    for (uint item = thread; item < kHeadsAtOnce * kBlock; item += kThreads) {
+      uint s = item % kBlock;
+      uint head = g + item / kBlock;
+      uint score = MulBits(SumOfLanes(item * kLaneStride), scale);
+      scores[head][s] = score;
+      if (s < count) atomicMax(block_most[head], Ordered(score));
+    }
+    barrier();
+  }
+}
+
+// Weights of the tokens of a block and their sum; then how it is merged.
+void Weigh(uint count, bool is_first, uint thread) {
+  for (uint item = thread; item < HEADS * kBlock; item += kThreads) {
+    uint s = item % kBlock;
+    uint head = item / kBlock;
+    if (s >= count) continue;
+    uint weight = ExpBits(AddBits(scores[head][s], Unordered(block_most[head]) ^ 0x80000000u));
+    weights[s][head] = uintBitsToFloat(weight);
+    scores[head][s] = weight;
+    atomicMin(least_weight[head], Exponent(weight));
+  }
+  barrier();
+  for (uint item = thread; item < HEADS * kLanes; item += kThreads) {
+    uint head = item / kLanes;
+    uint lane = 0u;
+    for (uint s = item % kLanes; s < count; s += kLanes) lane = AddBits(lane, scores[head][s]);
+    lane_sums[head][item % kLanes] = lane;
+  }
+  for (uint width = kLanes / 2; width > 0; width /= 2) {
+    barrier();
+    for (uint item = thread; item < HEADS * width; item += kThreads) {
+      uint head = item / width;
+      uint i = item % width;
+      lane_sums[head][i] = AddBits(lane_sums[head][i], lane_sums[head][i + width]);
+    }
+  }
+  barrier();
+  if (thread >= HEADS) return;
+  uint of_block = Unordered(block_most[thread]);
+  if (is_first) {
+    most[thread] = of_block;
+    sum[thread] = lane_sums[thread][0];
+    return;
+  }
+  uint larger = Ordered(most[thread]) < block_most[thread] ? of_block : most[thread];
+  old_factor[thread] = ExpBits(AddBits(most[thread], larger ^ 0x80000000u));
+  new_factor[thread] = ExpBits(AddBits(of_block, larger ^ 0x80000000u));
+  sum[thread] =
+      MergeBits(sum[thread], old_factor[thread], lane_sums[thread][0], new_factor[thread]);
+  most[thread] = larger;
+}
+
+// Of arrays in registers, whose elements have no addresses.
+#define SET(array, column, head, value)                       \
+  UNROLL for (uint c_ = 0; c_ < kColumns; ++c_) {             \
+    UNROLL for (uint h_ = 0; h_ < HEADS; ++h_) {              \
+      if (c_ == (column) && h_ == (head)) array[c_][h_] = value; \
+    }                                                         \
+  }
+#define GET(to, array, column, head)                          \
+  UNROLL for (uint c_ = 0; c_ < kColumns; ++c_) {             \
+    UNROLL for (uint h_ = 0; h_ < HEADS; ++h_) {              \
+      if (c_ == (column) && h_ == (head)) to = array[c_][h_]; \
+    }                                                         \
+  }
 
 void main() {
   uint thread = gl_LocalInvocationID.x;
-  uint row = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
   uint begin = gl_WorkGroupID.x * span;
   uint end = min(begin + span, first + gl_WorkGroupID.z + 1);
   if (begin >= end) return;
-  for (uint i = thread; i < latent; i += kThreads) query[i] = queries.at[row * latent + i];
-  uint outputs[kMostColumns];
+  float outputs[kColumns][HEADS];
   for (uint b = begin; b < end; b += kBlock) {
     Floats page = pages.at[b / page_tokens];
     uint count = min(kBlock, end - b);
     barrier();
-    Weigh(page, b, count, b == begin, thread);
+    if (thread < HEADS) {
+      if (b == begin) least_query[thread] = 255u;
+      least_weight[thread] = 255u;
+      block_most[thread] = 0u;
+    }
+    if (thread == 0) least_cached = 255u;
     barrier();
-    for (uint c = 0; c < kMostColumns; ++c) {
-      uint column = thread + c * kThreads;
-      if (column >= kv_lora) break;
-      uint o = BlockOutput(page, b, count, column);
-      if (b == begin) {
-        outputs[c] = o;
-      } else {
-        outputs[c] = ToBits(
-            Fma(FromBits(outputs[c]), old_factor, Mul(FromBits(o), new_factor)));
+    uint padded = (latent + kLanes - 1) / kLanes * kLanes;
+    for (uint item = thread; item < HEADS * padded; item += kThreads) {
+      uint head = item / padded;
+      uint i = item % padded;
+      uint bits = i < latent ? queries.at[RowOf(head) * latent + i] : 0u;
+      pool[head * kMostLatent + i] = bits;
+      if (b == begin) atomicMin(least_query[head], Exponent(bits));
+    }
+    barrier();
+    Score(page, b, count, thread);
+    Weigh(count, b == begin, thread);
+    barrier();
+
+    float o[kColumns][HEADS];
+    uint next[kColumns];
+    UNROLL for (uint c = 0; c < kColumns; ++c) {
+      next[c] = Cached(page, b, min(thread + c * kThreads, kv_lora - 1));
+      UNROLL for (uint h = 0; h < HEADS; ++h) o[c][h] = 0.0;
+    }
+    for (uint s = 0; s < count; ++s) {
+      uint value[kColumns] = next;
+      UNROLL for (uint c = 0; c < kColumns; ++c) {
+        next[c] = Cached(page, b + min(s + 1, count - 1), min(thread + c * kThreads, kv_lora - 1));
+      }
+      UNROLL for (uint h = 0; h < HEADS; ++h) {
+        float weight = weights[s][h];
+        UNROLL for (uint c = 0; c < kColumns; ++c) {
+          o[c][h] = Fma(weight, uintBitsToFloat(value[c]), o[c][h]);
+        }
       }
     }
+    [[dont_unroll]] for (uint h = 0; h < HEADS; ++h) {
+      if (IsSafe(least_weight[h], least_cached)) continue;
+      [[dont_unroll]] for (uint c = 0; c < kColumns; ++c) {
+        uint column = min(thread + c * kThreads, kv_lora - 1);
+        double exact = 0.0lf;
+        [[dont_unroll]] for (uint s = 0; s < count; ++s) {
+          exact = Fma(FromBits(scores[h][s]), FromBits(Cached(page, b + s, column)), exact);
+        }
+        SET(o, c, h, uintBitsToFloat(ToBits(exact)));
+      }
+    }
+    uint doubts = 0u;  // a bit for each output
+    UNROLL for (uint h = 0; h < HEADS; ++h) {
+      UNROLL for (uint c = 0; c < kColumns; ++c) {
+        if (b == begin) {
+          outputs[c][h] = o[c][h];
+          continue;
+        }
+        float old = outputs[c][h];
+        precise float product = o[c][h] * uintBitsToFloat(new_factor[h]);
+        float merged = Fma(old, uintBitsToFloat(old_factor[h]), product);
+        bool doubtful = IsTiny(floatBitsToUint(product)) || IsTiny(floatBitsToUint(merged)) ||
+                        IsSubnormal(floatBitsToUint(old)) || IsSubnormal(old_factor[h]);
+        if (doubtful) {
+          doubts |= 1u << (c * HEADS + h);
+        } else {
+          outputs[c][h] = merged;
+        }
+      }
+    }
+    [[dont_unroll]] for (uint i = 0; doubts != 0u; ++i, doubts >>= 1) {
+      if ((doubts & 1u) == 0u) continue;
+      uint h = i % HEADS;
+      float old;
+      float added;
+      GET(old, outputs, i / HEADS, h);
+      GET(added, o, i / HEADS, h);
+      double product = Mul(FromBits(floatBitsToUint(added)), FromBits(new_factor[h]));
+      double merged =
+          Fma(FromBits(floatBitsToUint(old)), FromBits(old_factor[h]), product);
+      SET(outputs, i / HEADS, h, uintBitsToFloat(ToBits(merged)));
+    }
   }
-  if (num_spans == 1u) {
-    for (uint c = 0; c < kMostColumns; ++c) {
+  UNROLL for (uint h = 0; h < HEADS; ++h) {
+    if (gl_WorkGroupID.y * HEADS + h >= heads) break;
+    uint row = RowOf(h);
+    uint to = (row * num_spans + gl_WorkGroupID.x) * (2 + kv_lora);
+    if (num_spans > 1u && thread == 0u) {
+      spans.at[to] = most[h];
+      spans.at[to + 1] = sum[h];
+    }
+    UNROLL for (uint c = 0; c < kColumns; ++c) {
       uint column = thread + c * kThreads;
       if (column >= kv_lora) break;
-      result.at[row * kv_lora + column] = ToBits(Div(FromBits(outputs[c]), sum));
+      if (num_spans == 1u) {
+        result.at[row * kv_lora + column] = 
+            ToBits(Div(FromBits(floatBitsToUint(outputs[c][h])), FromBits(sum[h])));
+      } else {
+        spans.at[to + 2 + column] = floatBitsToUint(outputs[c][h]);
+      }
     }
-    return;
-  }
-  uint to = (row * num_spans + gl_WorkGroupID.x) * (2 + kv_lora);
-  if (thread == 0u) {
-    spans.at[to] = ToBits(most);
-    spans.at[to + 1] = ToBits(sum);
-  }
-  for (uint c = 0; c < kMostColumns; ++c) {
-    uint column = thread + c * kThreads;
-    if (column < kv_lora) spans.at[to + 2 + column] = outputs[c];
   }
 }

@@ -4,10 +4,13 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#include "arithmetic.glsl"
 #include "exact.glsl"
+#include "doubt.glsl"
 
 const uint kThreads = 128;
 const uint kMostColumns = 4;  // of a thread
+const uint kAhead = 4;        // loads that are under way at a time
 layout(local_size_x = 128) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Floats { uint at[]; };
@@ -23,33 +26,40 @@ layout(push_constant, std430) uniform Job {
   uint kv_lora;
 };
 
-shared double most[kThreads];  // of the spans up to this one
-shared double factors[kThreads][2];
-shared double sum;
-shared double last_most;
+shared uint span_most[kThreads];
+shared uint span_sum[kThreads];
+shared uint factors[kThreads][2];
+shared uint sum;
+shared uint last_most;
 
-// How spans [from, from + count) are merged with what came before; `begin` is the very first one.
-void Weigh(uint row, uint begin, uint from, uint count, uint thread) {
+bool IsLess(uint a, uint b) { return FromBits(a) < FromBits(b); }
+
+// How spans [from, from + count) are merged with what came before; `is_first`: nothing did.
+void Weigh(uint row, uint from, uint count, bool is_first, uint thread) {
   barrier();
   if (thread < count) {
-    double before = last_most;
-    for (uint i = from; i <= from + thread; ++i) {
-      double next = FromBits(spans.at[(row + i) * (2 + kv_lora)]);
-      if (i == from + thread) {
-        most[thread] = i == begin || before < next ? next : before;
-        [[dont_unroll]] for (uint j = 0; i > begin && j < 2; ++j) {
-          factors[thread][j] = Exp(Add(j == 0 ? before : next, -most[thread]));
-        }
-      }
-      before = i == begin || before < next ? next : before;
-    }
+    span_most[thread] = spans.at[(row + from + thread) * (2 + kv_lora)];
+    span_sum[thread] = spans.at[(row + from + thread) * (2 + kv_lora) + 1];
   }
   barrier();
+  uint so_far = 0u;
+  if (thread < count) {
+    bool is_start = is_first && thread == 0u;
+    uint before = is_first ? span_most[0] : last_most;
+    for (uint i = 0; i < thread; ++i) {
+      before = IsLess(before, span_most[i]) ? span_most[i] : before;
+    }
+    uint next = span_most[thread];
+    so_far = is_start || IsLess(before, next) ? next : before;
+    factors[thread][0] = is_start ? 0u : ExpBits(AddBits(before, so_far ^ 0x80000000u));
+    factors[thread][1] = is_start ? 0u : ExpBits(AddBits(next, so_far ^ 0x80000000u));
+  }
+  barrier();
+  if (thread == count - 1) last_most = so_far;
   if (thread != 0u) return;
-  last_most = most[count - 1];
   [[dont_unroll]] for (uint i = 0; i < count; ++i) {
-    double next = FromBits(spans.at[(row + from + i) * (2 + kv_lora) + 1]);
-    sum = from + i == begin ? next : Fma(sum, factors[i][0], Mul(next, factors[i][1]));
+    sum = is_first && i == 0u ? span_sum[0]
+                              : MergeBits(sum, factors[i][0], span_sum[i], factors[i][1]);
   }
 }
 
@@ -60,33 +70,42 @@ void main() {
   uint begin = gl_WorkGroupID.x * group;
   uint end = min(begin + group, (first + position) / span + 1);
   if (begin >= end) return;
-  double outputs[kMostColumns];
+  uint outputs[kMostColumns];
   for (uint from = begin; from < end; from += kThreads) {
     uint count = min(kThreads, end - from);
-    Weigh(row * num_spans, begin, from, count, thread);
+    Weigh(row * num_spans, from, count, from == begin, thread);
     barrier();
-    for (uint c = 0; c < kMostColumns; ++c) {
+    [[unroll]] for (uint c = 0; c < kMostColumns; ++c) {
       uint column = thread + c * kThreads;
       if (column >= kv_lora) break;
-      double o = outputs[c];
-      [[dont_unroll]] for (uint i = 0; i < count; ++i) {
-        double next = FromBits(spans.at[(row * num_spans + from + i) * (2 + kv_lora) + 2 + column]);
-        o = from + i == begin ? next : Fma(o, factors[i][0], Mul(next, factors[i][1]));
+      uint o = outputs[c];
+      [[dont_unroll]] for (uint i = 0; i < count; i += kAhead) {
+        uint next[kAhead];
+        [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+          uint at = row * num_spans + from + min(i + j, count - 1);
+          next[j] = spans.at[at * (2 + kv_lora) + 2 + column];
+        }
+        [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+          if (i + j >= count) break;
+          o = from == begin && i + j == 0u
+                  ? next[j]
+                  : MergeBits(o, factors[i + j][0], next[j], factors[i + j][1]);
+        }
       }
       outputs[c] = o;
     }
   }
   uint to = (row * num_groups + gl_WorkGroupID.x) * (2 + kv_lora);
-  for (uint c = 0; c < kMostColumns; ++c) {
+  [[unroll]] for (uint c = 0; c < kMostColumns; ++c) {
     uint column = thread + c * kThreads;
     if (column >= kv_lora) break;
     if (num_groups == 1u) {
-      result.at[row * kv_lora + column] = ToBits(Div(outputs[c], sum));
+      result.at[row * kv_lora + column] = ToBits(Div(FromBits(outputs[c]), FromBits(sum)));
     } else {
-      merged.at[to + 2 + column] = ToBits(outputs[c]);
+      merged.at[to + 2 + column] = outputs[c];
     }
   }
   if (num_groups == 1u || thread != 0u) return;
-  merged.at[to] = ToBits(last_most);
-  merged.at[to + 1] = ToBits(sum);
+  merged.at[to] = last_most;
+  merged.at[to + 1] = sum;
 }

@@ -1,19 +1,30 @@
 // y = RMS(x; w, eps) of rows, a workgroup each; GATED: times sigmoid(gate). L2: the sum of squares
-// takes the place of their mean, and `dim_bits` (a scale) that of the weights.
+// takes the place of their mean, and `dim_bits` (a scale) that of the weights. LAY_OUT: also y as
+// products read it (lay_out.comp).
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "dot.glsl"
+#include "doubt.glsl"
+#include "laid_out.glsl"
 
+#ifdef LAY_OUT
+const uint kThreads = 256;
+const uint kAhead = 7;  // loads that are under way at a time
+#else
 const uint kThreads = 128;
-layout(local_size_x = 128) in;
+const uint kAhead = 1;
+#endif
+layout(local_size_x = kThreads) in;
 
 layout(push_constant, std430) uniform Job {
   Floats y;
   Floats x;
   Floats weights;
   Floats gate;
+  Floats laid_out;
+  Floats quanta;
   uint dim;
   uint stride;
   uint dim_bits;  // bits of floats
@@ -22,17 +33,16 @@ layout(push_constant, std430) uniform Job {
 };
 
 shared uint least_exponent;
+shared uint least_result;
 shared double sums[kLanes];
-shared double factor;
+shared uint factor;
 
 void main() {
   uint thread = gl_LocalInvocationID.x;
   uint first = gl_WorkGroupID.x * stride;
-  if (thread == 0) least_exponent = 255u;
+  if (thread == 0) least_exponent = least_result = 255u;
   barrier();
-  uint exponent = 255u;
-  for (uint i = thread; i < dim; i += kThreads) exponent = min(exponent, Exponent(x.at[first + i]));
-  atomicMin(least_exponent, exponent);
+  atomicMin(least_exponent, LeastExponent(x, first, dim, thread, kThreads));
   barrier();
   if (thread < kLanes) {
     if (2 * Quantum(least_exponent) >= least) {
@@ -41,29 +51,52 @@ void main() {
       sums[thread] = ExactLaneSum(x, first, x, first, dim, thread);
     }
   }
-  barrier();
+  [[dont_unroll]] for (uint width = kLanes / 2; width > 0; width /= 2) {
+    barrier();
+    if (thread < width) sums[thread] = Add(sums[thread], sums[thread + width]);
+  }
   if (thread == 0) {
-    [[dont_unroll]] for (uint width = kLanes / 2; width > 0; width /= 2) {
-      for (uint i = 0; i < width; ++i) sums[i] = Add(sums[i], sums[i + width]);
-    }
 #ifdef L2
     double mean = sums[0];
 #else
     double mean = Div(sums[0], FromBits(dim_bits));
 #endif
-    factor = Div(1.0lf, Sqrt(Add(mean, FromBits(eps))));
+    factor = ToBits(Div(1.0lf, Sqrt(Add(mean, FromBits(eps)))));
   }
   barrier();
-  for (uint i = thread; i < dim; i += kThreads) {
+  uint exponent = 255u;
+  for (uint from = thread; from < dim; from += kAhead * kThreads) {
+    uint values[kAhead];
+    uint scales[kAhead];
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+      uint i = min(from + j * kThreads, dim - 1);
+      values[j] = x.at[first + i];
 #ifdef L2
-    uint weight = dim_bits;
+      scales[j] = dim_bits;
 #else
-    uint weight = weights.at[i];
+      scales[j] = weights.at[i];
 #endif
-    double value = Mul(Mul(FromBits(x.at[first + i]), factor), FromBits(weight));
+    }
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+      uint i = from + j * kThreads;
+      if (i >= dim) break;
+      uint value = MulBits(MulBits(values[j], factor), scales[j]);
 #ifdef GATED
-    value = Mul(value, Sigmoid(FromBits(gate.at[first + i])));
+      value = MulBits(value, SigmoidBits(gate.at[first + i]));
 #endif
-    y.at[first + i] = ToBits(value);
+      y.at[first + i] = value;
+#ifdef LAY_OUT
+      exponent = min(exponent, Exponent(value));
+      laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = value;
+#endif
+    }
   }
+#ifdef LAY_OUT
+  for (uint i = dim + thread; i < Padded(dim); i += kThreads) {
+    laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = 0u;
+  }
+  atomicMin(least_result, exponent);
+  barrier();
+  if (thread == 0) quanta.at[gl_WorkGroupID.x] = uint(Quantum(least_result));
+#endif
 }

@@ -1,12 +1,11 @@
-// y = W x for `n` positions, in the order of docs/numerics.md: 16 threads are the 16 lanes of a
-// row. Weights and activations lie as lane_layout.h says, so that a lane reads both 16 bytes at a
-// time.
+// y = W x for `n` positions (product_one.comp has what is faster for one), in the order of
+// docs/numerics.md: 16 threads are the 16 lanes of a row. Weights and activations lie as
+// lane_layout.h says, so that a lane reads both 16 bytes at a time.
 //   FORMAT         0 f32, 1 bf16, 2 int8, 3 MXFP4
 //   POSITIONS      that a lane set computes
 //   ROWS           that it computes for each
 //   ROW_SETS       lane sets of a workgroup that compute the same positions
 //   POSITION_SETS  and those that compute the same rows
-// Where a lane waits more than it computes (PREFETCH), it reads a block ahead.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
@@ -19,10 +18,6 @@
 #define UNROLL [[dont_unroll]]
 #else
 #define UNROLL [[unroll]]
-#endif
-
-#if POSITIONS == 1 && FORMAT != 3
-#define PREFETCH
 #endif
 
 const uint kLanes = 16;
@@ -68,24 +63,23 @@ float Scale(uint bytes, uint step) {
 #endif
 
 // A lane's part of a block, in each row.
-uvec4 next_words[ROWS];
-uint next_scales[ROWS];  // of MXFP4
+uvec4 words[ROWS];
+uint scales[ROWS];  // of MXFP4
 void LoadBlock(Product product, uint block, uint lane, uint first_word[ROWS]) {
   UNROLL for (uint r = 0; r < ROWS; ++r) {
 #if FORMAT == 3
     uint word = first_word[r] + block * 17;
-    next_scales[r] = Bits(product.weights).at[(word + 16) * 4 + (lane >> 2)];
+    scales[r] = Bits(product.weights).at[(word + 16) * 4 + (lane >> 2)];
 #else
     uint word = first_word[r] + block * kLanes;
 #endif
-    next_words[r] = product.weights.at[word + lane];
+    words[r] = product.weights.at[word + lane];
   }
 }
 
 #if FORMAT == 3
 // The first `steps` groups of a block.
-void AddBlock(Product product, uint block, uint steps, uint lane, uvec4 words[ROWS],
-              uint scales[ROWS], uint x_row[POSITIONS]) {
+void AddBlock(Product product, uint block, uint steps, uint lane, uint x_row[POSITIONS]) {
   UNROLL for (uint step = 0; step < kSteps; ++step) {
     if (step >= steps) break;
     uint quad = (block * kSteps + step) * 32 + lane * 2;
@@ -114,8 +108,7 @@ void AddBlock(Product product, uint block, uint steps, uint lane, uvec4 words[RO
 }
 #else
 // The first `steps` steps of a block.
-void AddBlock(Product product, uint block, uint steps, uint lane, uvec4 words[ROWS],
-              uint scales[ROWS], uint x_row[POSITIONS]) {
+void AddBlock(Product product, uint block, uint steps, uint lane, uint x_row[POSITIONS]) {
   UNROLL for (uint first = 0; first < kSteps; first += 4) {
     if (first >= steps) break;
     // Four steps of the lane: activations come in blocks of 128 columns, eight steps to a lane.
@@ -194,25 +187,13 @@ void main() {
 
   // A last block whose columns do not fill it has fewer steps; within a step, zeros fill up.
   uint full = all_steps / kSteps;
-#ifdef PREFETCH
-  LoadBlock(product, 0, lane, first_word);
-#endif
   for (uint block = 0; block < full; ++block) {
-#ifndef PREFETCH
     LoadBlock(product, block, lane, first_word);
-#endif
-    uvec4 words[ROWS] = next_words;
-    uint scales[ROWS] = next_scales;
-#ifdef PREFETCH
-    LoadBlock(product, min(block + 1, blocks - 1), lane, first_word);
-#endif
-    AddBlock(product, block, kSteps, lane, words, scales, x_row);
+    AddBlock(product, block, kSteps, lane, x_row);
   }
   if (full < blocks) {
-#ifndef PREFETCH
     LoadBlock(product, full, lane, first_word);
-#endif
-    AddBlock(product, full, all_steps - full * kSteps, lane, next_words, next_scales, x_row);
+    AddBlock(product, full, all_steps - full * kSteps, lane, x_row);
   }
 
   UNROLL for (uint r = 0; r < ROWS; ++r) {

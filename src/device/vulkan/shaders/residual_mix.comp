@@ -1,105 +1,81 @@
-// Attention residuals of a position, a workgroup each: 16 threads for each source.
+// Attention residuals: the sources of a position, weighted by their scores (residual_scores.comp); a
+// thread for each column.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#include "dot.glsl"
+#include "arithmetic.glsl"
+#include "exact.glsl"
+#include "doubt.glsl"
 
-const uint kThreads = 256;
 const uint kMostSources = 16;
-layout(local_size_x = 256) in;
+layout(local_size_x = 128) in;
 
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer Floats { uint at[]; };
 layout(push_constant, std430) uniform Job {
   Floats result;
+  Floats scores;
   Floats snapshots;
   Floats prefix;
-  Floats query;
   uint snapshot_stride;
   uint num_snapshots;
   uint dim;
-  uint dim_bits;  // bits of floats
-  uint eps;
-  int least;  // exponent of a product that is not subnormal
 };
 
-shared uint least_exponent[kMostSources + 1];  // of the sources and the query
-shared double squares[kMostSources][kLanes];
-shared double products[kMostSources][kLanes];
-shared double scores[kMostSources];
-shared double weights[kMostSources];
+shared double exponentials[kMostSources];
+shared uint weights[kMostSources];
+
+uint Value(uint source, uint at) {
+  if (source == num_snapshots) return prefix.at[at];
+  return snapshots.at[source * snapshot_stride + at];
+}
 
 void main() {
   uint thread = gl_LocalInvocationID.x;
-  uint position = gl_WorkGroupID.x;
-  uint lane = thread % kLanes;
-  uint set = thread / kLanes;
+  uint position = gl_WorkGroupID.y;
   uint sources = num_snapshots + 1;
-  bool is_last = set == num_snapshots;
-  uint first = (is_last ? 0 : set * snapshot_stride) + position * dim;
-  Floats source = snapshots;
-  if (is_last) source = prefix;
-
-  if (thread <= kMostSources) least_exponent[thread] = 255u;
-  barrier();
-  if (set < sources) {
-    uint exponent = 255u;
-    for (uint i = lane; i < dim; i += kLanes) {
-      exponent = min(exponent, Exponent(source.at[first + i]));
+  if (thread < sources) {
+    double most = FromBits(scores.at[position * sources]);
+    for (uint i = 1; i < sources; ++i) {
+      double score = FromBits(scores.at[position * sources + i]);
+      most = most < score ? score : most;
     }
-    atomicMin(least_exponent[set], exponent);
+    exponentials[thread] = Exp(Add(FromBits(scores.at[position * sources + thread]), -most));
   }
-  uint exponent = 255u;
-  for (uint i = thread; i < dim; i += kThreads) exponent = min(exponent, Exponent(query.at[i]));
-  atomicMin(least_exponent[kMostSources], exponent);
   barrier();
-  if (set < sources) {
-    int quantum = Quantum(least_exponent[set]);
-    if (quantum + min(quantum, Quantum(least_exponent[kMostSources])) >= least) {
-      squares[set][lane] =
-          FromBits(floatBitsToUint(LaneSum(source, first, source, first, dim, lane)));
-      products[set][lane] =
-          FromBits(floatBitsToUint(LaneSum(source, first, query, 0, dim, lane)));
+  if (thread < sources) {
+    double sum = exponentials[0];
+    for (uint i = 1; i < sources; ++i) sum = Add(sum, exponentials[i]);
+    weights[thread] = ToBits(Div(exponentials[thread], sum));
+  }
+  barrier();
+  uint column = gl_GlobalInvocationID.x;
+  if (column >= dim) return;
+  uint at = position * dim + column;
+  uint sum = 0u;
+  bool doubtful = false;
+  for (uint s = 0; s < sources; ++s) {
+    uint value = Value(s, at);
+    uint next;
+    if (s == 0u) {
+      precise float product = uintBitsToFloat(weights[s]) * uintBitsToFloat(value);
+      next = floatBitsToUint(product);
     } else {
-      squares[set][lane] = ExactLaneSum(source, first, source, first, dim, lane);
-      products[set][lane] = ExactLaneSum(source, first, query, 0, dim, lane);
+      next = floatBitsToUint(
+          Fma(uintBitsToFloat(weights[s]), uintBitsToFloat(value), uintBitsToFloat(sum)));
     }
+    doubtful = doubtful || IsSubnormal(weights[s]) || IsSubnormal(value) ||
+               IsDoubtful(next, weights[s], value, s == 0u ? 0u : sum);
+    sum = next;
   }
-  barrier();
-  if (thread < sources) {
-    [[dont_unroll]] for (uint width = kLanes / 2; width > 0; width /= 2) {
-      for (uint i = 0; i < width; ++i) {
-        squares[thread][i] = Add(squares[thread][i], squares[thread][i + width]);
-        products[thread][i] = Add(products[thread][i], products[thread][i + width]);
-      }
-    }
-    double mean = Div(squares[thread][0], FromBits(dim_bits));
-    scores[thread] =
-        Mul(products[thread][0], Div(1.0lf, Sqrt(Add(mean, FromBits(eps)))));
-  }
-  barrier();
-  if (thread < sources) {
-    double most = scores[0];
-    for (uint i = 1; i < sources; ++i) most = most < scores[i] ? scores[i] : most;
-    weights[thread] = Exp(Add(scores[thread], -most));
-  }
-  barrier();
-  double weight = 0.0lf;
-  if (thread < sources) {
-    double sum = weights[0];
-    for (uint i = 1; i < sources; ++i) sum = Add(sum, weights[i]);
-    weight = Div(weights[thread], sum);
-  }
-  barrier();
-  if (thread < sources) weights[thread] = weight;
-  barrier();
-  for (uint i = thread; i < dim; i += kThreads) {
-    double sum = 0.0lf;
+  if (doubtful) {
+    double exact = 0.0lf;
     [[dont_unroll]] for (uint s = 0; s < sources; ++s) {
-      uint at = position * dim + i;
-      double value = FromBits(s == num_snapshots ? prefix.at[at]
-                                                 : snapshots.at[s * snapshot_stride + at]);
-      sum = s == 0 ? Mul(weights[s], value) : Fma(weights[s], value, sum);
+      double weight = FromBits(weights[s]);
+      double value = FromBits(Value(s, at));
+      exact = s == 0u ? Mul(weight, value) : Fma(weight, value, exact);
     }
-    result.at[position * dim + i] = ToBits(sum);
+    sum = ToBits(exact);
   }
+  result.at[at] = sum;
 }

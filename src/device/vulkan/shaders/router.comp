@@ -3,7 +3,9 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#include "arithmetic.glsl"
 #include "exact.glsl"
+#include "doubt.glsl"
 
 const uint kThreads = 128;
 const uint kMostExperts = 1024;
@@ -51,7 +53,7 @@ void main() {
   uint thread = gl_LocalInvocationID.x;
   uint position = gl_WorkGroupID.x;
   for (uint e = thread; e < num_experts; e += kThreads) {
-    double s = Sigmoid(FromBits(logits.at[position * num_experts + e]));
+    double s = FastSigmoid(FromBits(logits.at[position * num_experts + e]));
     score[e] = ToBits(s);
     biased[e] = Add(s, FromBits(bias.at[e]));
   }

@@ -4,7 +4,9 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#include "arithmetic.glsl"
 #include "exact.glsl"
+#include "doubt.glsl"
 
 layout(local_size_x = 128) in;
 
@@ -37,7 +39,7 @@ void main() {
       double value = FromBits(Input(t - 3 + j, channel));
       sum = j == 0 ? Mul(weight, value) : Fma(weight, value, sum);
     }
-    y.at[uint(t) * channels + channel] = ToBits(Div(sum, Add(1.0lf, Exp(-sum))));
+    y.at[uint(t) * channels + channel] = ToBits(Div(sum, Add(1.0lf, FastExp(-sum))));
   }
   if (updates == 0u) return;
   uint last[3];
