@@ -75,6 +75,7 @@ struct PhysicalGpu {
   uint32_t queue_family = 0;  // that computes
   bool has_memory_budget = false;
   bool is_portability_subset = false;  // MoltenVK
+  uint64_t import_alignment = 0;       // of host memory that it can be given; 0: none
 };
 
 // The loader's library, one instance of Vulkan, and the GPUs that it has. Immutable.
