@@ -116,6 +116,8 @@ SpineFormat ParseSpine(const std::string& text) {
               "--spine: expected auto, bf16 or int8, got \"" + text + "\"");
 }
 
+namespace {
+
 // Empty where the system does not tell.
 fs::path ProgramPath() {
   std::error_code ignored;
@@ -127,6 +129,8 @@ fs::path ProgramPath() {
   return fs::read_symlink("/proc/self/exe", ignored);
 #endif
 }
+
+}  // namespace
 
 std::string DefaultModelDir() {
   if (const std::string root = Environment("DELTAFIN_ROOT"); !root.empty()) {
