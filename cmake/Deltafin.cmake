@@ -2,6 +2,13 @@
 
 find_package(Threads REQUIRED)
 
+# Sources that differ between systems are called NAME_linux.cc and NAME_macos.cc.
+if(APPLE)
+  set(DELTAFIN_SYSTEM macos)
+else()
+  set(DELTAFIN_SYSTEM linux)
+endif()
+
 add_library(deltafin_flags INTERFACE)
 target_include_directories(deltafin_flags INTERFACE ${PROJECT_SOURCE_DIR}/src
                                                     ${PROJECT_SOURCE_DIR}/include)
@@ -20,6 +27,9 @@ target_compile_options(
             -Werror
             -ffp-contract=off
             -fno-math-errno)
+if(APPLE)  # libc++ before version 20 has std::jthread, but hides it
+  target_compile_definitions(deltafin_flags INTERFACE _LIBCPP_ENABLE_EXPERIMENTAL)
+endif()
 target_link_libraries(deltafin_flags INTERFACE Threads::Threads)
 
 if(DELTAFIN_TESTS)

@@ -67,7 +67,7 @@ INTRINSICS_FOLDERS = ["src/device/cpu"]
 REFERENCE_THIRD_PARTY = ["nlohmann"]
 
 # The operating system's headers -> the folders that may talk to it.
-SYSTEM = re.compile(r"^(sys|linux|netinet|arpa)/|^(unistd|fcntl|sched|pthread|poll|dirent|termios|signal|stdlib|malloc)\.h$")
+SYSTEM = re.compile(r"^(sys|linux|mach|mach-o|netinet|arpa)/|^(unistd|fcntl|sched|pthread|poll|dirent|termios|signal|stdlib|malloc)\.h$")
 SYSTEM_FOLDERS = ["src/base", "src/io", "src/server", "src/hub", "apps"]
 
 # Only for tests and benchmarks, wherever they lie.

@@ -153,6 +153,26 @@ TEST(EngineGpu, ALostGpuCostsNoBit) {
   }
 }
 
+// Where the GPU shares the machine's memory it computes experts that it does not hold where they
+// were read to.
+TEST(EngineGpu, ExpertsInSlotsAreNotCopied) {
+  const EngineOptions options = Options(NanoDir(), 1);
+  if (!ListGpus().at(static_cast<size_t>(options.gpu_number)).shares_ram) {
+    GTEST_SKIP() << "this GPU has memory of its own";
+  }
+  const auto tokens = SomeTokens(6);
+  const auto want = AppendAll(*Open(Options(NanoDir(), 0))->NewSession(), tokens, 0);
+  const auto engine = Open(options);
+  const auto got = AppendAll(*engine->NewSession(), tokens, 2);
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin()));
+  const ModelConfig& c = engine->config();
+  const auto expert_bytes =
+      static_cast<uint64_t>(3 * c.moe_intermediate_size * c.latent_size / 32 * 17);
+  EXPECT_EQ(engine->gpu_device()->held_bytes(), 0u);
+  EXPECT_EQ(engine->gpu_device()->in_place_bytes(),
+            static_cast<uint64_t>(engine->expert_counters().requested) * expert_bytes);
+}
+
 TEST(EngineGpu, ALayerWaitsOnce) {
   const auto tokens = SomeTokens(5);
   EngineOptions options = Options(NanoDir(), 512 * kMiB);

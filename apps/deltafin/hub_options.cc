@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 
 #include "environment.h"
+#include "hub/double_text.h"
 
 namespace deltafin {
 namespace {
@@ -117,7 +117,7 @@ std::string InstallDir(const HubFlags& flags) {
 
 uint64_t ParseDiskBytes(const std::string& flag, const std::string& text) {
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, error] = DoubleFromText(text, value);
   std::string unit(end, text.data() + text.size());
   const bool binary = unit.ends_with("iB");
   if (binary) {

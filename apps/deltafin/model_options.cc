@@ -1,5 +1,9 @@
 #include "model_options.h"
 
+#if defined(__APPLE__)
+#include <mach-o/dyld.h>
+#endif
+
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -7,6 +11,7 @@
 
 #include "deltafin/hub.h"
 #include "environment.h"
+#include "hub/double_text.h"
 #include "hub_options.h"
 #include "interrupt.h"
 
@@ -81,7 +86,7 @@ void ParseDevice(const std::string& text, EngineOptions* engine) {
 
 uint64_t ParseBytes(const std::string& flag, const std::string& text) {
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, error] = DoubleFromText(text, value);
   std::string unit(end, text.data() + text.size());
   for (const char* suffix : {"iB", "B"}) {
     if (unit.ends_with(suffix)) {
@@ -111,13 +116,28 @@ SpineFormat ParseSpine(const std::string& text) {
               "--spine: expected auto, bf16 or int8, got \"" + text + "\"");
 }
 
+namespace {
+
+// Empty where the system does not tell.
+fs::path ProgramPath() {
+  std::error_code ignored;
+#if defined(__APPLE__)
+  char path[4096];
+  uint32_t bytes = sizeof(path);
+  return _NSGetExecutablePath(path, &bytes) == 0 ? fs::canonical(path, ignored) : fs::path();
+#else
+  return fs::read_symlink("/proc/self/exe", ignored);
+#endif
+}
+
+}  // namespace
+
 std::string DefaultModelDir() {
   if (const std::string root = Environment("DELTAFIN_ROOT"); !root.empty()) {
     const fs::path dir = fs::path(root) / "Kimi-K3";
     if (fs::exists(dir / "config.json")) return dir.string();
   }
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path program = ProgramPath();
   // Beside a build folder of the repository, or in the share folder of an installation.
   for (const char* relative :
        {"../../models/k3-nano", "../../../models/k3-nano", "../share/deltafin/models/k3-nano"}) {

@@ -3,6 +3,8 @@
 #include <charconv>
 #include <random>
 
+#include "hub/double_text.h"
+
 namespace deltafin {
 namespace {
 
@@ -12,7 +14,7 @@ std::pair<TokenId, double> ParseBias(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [colon, id_error] = std::from_chars(text.data(), end, id);
   if (id_error == std::errc() && colon != end && *colon == ':') {
-    const auto [rest, error] = std::from_chars(colon + 1, end, value);
+    const auto [rest, error] = DoubleFromText({colon + 1, end}, value);
     if (error == std::errc() && rest == end) return {id, value};
   }
   throw Error(ErrorCode::kInvalidArgument,

@@ -47,8 +47,8 @@ class ThreadPool {
   std::unique_ptr<Impl> impl_;
 };
 
-// Processors that this process may use: the affinity mask, capped by the cgroup CPU quota (v1 and
-// v2), at least 1.
+// Processors that this process may use, at least 1: on Linux the affinity mask, capped by the
+// cgroup CPU quota (v1 and v2); on macOS all.
 int UsableProcessors();
 
 }  // namespace deltafin

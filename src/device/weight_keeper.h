@@ -45,6 +45,10 @@ class WeightKeeper {
   virtual void SetExpertOrigin(WeightOrigin* origin) = 0;
   // Host memory that neither changes nor goes away while the origin of the spine stays set.
   virtual void SetConstant(std::span<const float> vectors) = 0;
+  // Host memory that experts are read into: `count` slots of `slot_bytes`, from the beginning of a
+  // page on. A device that shares the machine's memory may read it where it is, until Synchronize.
+  // It stays until this is called again, with null for none.
+  virtual void SetSlots(std::byte* begin, uint64_t slot_bytes, int64_t count) = 0;
 };
 
 // What a copy of a matrix takes at most, whatever order the device keeps it in.

@@ -249,7 +249,7 @@ bool JobRun::IsShared(int64_t length) const {
 
 void JobRun::LabelText() {
   KeptText& text = timeline_->text;
-  text.first_generated = std::min(std::ssize(text.tokens), result_.prompt_tokens);
+  text.first_generated = std::min<int64_t>(std::ssize(text.tokens), result_.prompt_tokens);
   const bool has_answer = std::ssize(text.tokens) > result_.prompt_tokens;
   text.answer_key = has_answer && !job_.allows ? AnswerKey(job_.sampling) : 0;
 }
@@ -316,7 +316,8 @@ void JobRun::ReportLayer(int64_t layer, int64_t run_tokens) {
   progress.phase = prompt_is_read_ ? JobProgress::Phase::kDecode : JobProgress::Phase::kPrefill;
   progress.prompt_tokens = result_.prompt_tokens;
   progress.cached_tokens = result_.cached_tokens;
-  progress.done_tokens = std::min(result_.prompt_tokens, std::ssize(timeline_->text.tokens));
+  progress.done_tokens =
+      std::min<int64_t>(result_.prompt_tokens, std::ssize(timeline_->text.tokens));
   progress.layer = layer;
   progress.num_layers = engine_.info().num_layers;
   if (!prompt_is_read_) progress.seconds_left = SecondsLeft(layer, run_tokens);

@@ -49,7 +49,7 @@ class QualityRun {
                   format("text: expected at least 2 tokens, got {}", tokens_.size()));
     }
     const int64_t wanted = options.engine.context_tokens;
-    window_ = std::min(wanted != 0 ? wanted : kDefaultWindow, std::ssize(tokens_));
+    window_ = std::min<int64_t>(wanted != 0 ? wanted : kDefaultWindow, std::ssize(tokens_));
   }
 
   QualityReport Run() {

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "hub/double_text.h"
+
 namespace deltafin {
 namespace {
 
@@ -59,9 +61,10 @@ std::string ParseEtag(std::string_view text) {
 
 // Seconds, or a date.
 std::optional<double> ParseRetryAfter(std::string_view text, int64_t now) {
-  if (const auto seconds = ParseNumber<double>(text); seconds && std::isfinite(*seconds)) {
-    return std::max(0.0, *seconds);
-  }
+  double seconds = 0;
+  const auto [end, error] = DoubleFromText(text, seconds);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  if (is_number && std::isfinite(seconds)) return std::max(0.0, seconds);
   const time_t date = ::curl_getdate(std::string(text).c_str(), nullptr);
   if (date < 0) return {};
   return std::max(0.0, static_cast<double>(static_cast<int64_t>(date) - now));

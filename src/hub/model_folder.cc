@@ -1,6 +1,7 @@
 #include "hub/model_folder.h"
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "base/format.h"
@@ -51,10 +52,22 @@ FolderShard FindShard(const RemoteFile& remote, const std::vector<std::string>& 
   return shard;
 }
 
+namespace {
+
+// macOS would read the shards as they come, to index them.
+void KeepFromSpotlight([[maybe_unused]] const std::string& folder) {
+#if defined(__APPLE__)
+  const std::ofstream file(JoinPath(folder, ".metadata_never_index"), std::ios::app);
+#endif
+}
+
+}  // namespace
+
 std::vector<InstallLock> LockFolders(const std::vector<std::string>& folders) {
   std::vector<InstallLock> locks;
   for (const std::string& folder : folders) {
     MakeFolders(folder);
+    KeepFromSpotlight(folder);
     std::optional<InstallLock> lock = InstallLock::TryFill(folder);
     if (!lock) {
       throw Error(ErrorCode::kIo, InstallLock::FillerOf(folder) + "; wait for it, or stop it");

@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "deltafin/error.h"
 #include "io/read_loop.h"
+#include "io/system_file.h"
 
 namespace deltafin {
 namespace {
@@ -64,7 +65,7 @@ void AtomicFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::Commit() {
-  if (::fsync(descriptor_) != 0) FailFile(temporary_path_, "sync", errno);
+  if (const int error = SyncFile(descriptor_); error != 0) FailFile(temporary_path_, "sync", error);
   CommitUnsynced();
   SyncFolderOf(path_);
 }

@@ -1,6 +1,5 @@
 #include "io/disk_probe.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "base/buffer.h"
 #include "base/check.h"
 #include "base/seconds_since.h"
+#include "io/system_file.h"
 
 namespace deltafin {
 namespace {
@@ -34,16 +34,12 @@ struct Stretch {
   uint64_t end = 0;
 };
 Stretch StretchAfter(const ReadableFile& file, uint64_t offset) {
-#if defined(SEEK_HOLE)
   const int descriptor = file.Descriptor(ReadMode::kBuffered);
   off_t begin = ::lseek(descriptor, static_cast<off_t>(offset), SEEK_DATA);
   if (begin < 0 && errno == ENXIO) begin = ::lseek(descriptor, 0, SEEK_DATA);
   if (begin < 0) return {};
   const off_t end = ::lseek(descriptor, begin, SEEK_HOLE);
   return {static_cast<uint64_t>(begin), end < begin ? 0 : static_cast<uint64_t>(end)};
-#else
-  return {offset, file.size()};
-#endif
 }
 
 // Hears of the reads of one measurement and gives their buffers back.
@@ -130,15 +126,10 @@ std::vector<DiskProbe::Span> DiskProbe::Draw(int num_spans) {
 }
 
 void DiskProbe::Drop(const std::vector<Span>& spans) const {
-#if defined(POSIX_FADV_DONTNEED)
   if (keeps_page_cache_) return;
   for (const Span& span : spans) {
-    ::posix_fadvise(span.file->Descriptor(ReadMode::kBuffered), static_cast<off_t>(span.offset),
-                    static_cast<off_t>(span_bytes_), POSIX_FADV_DONTNEED);
+    DropFromCache(span.file->Descriptor(ReadMode::kBuffered), span.offset, span_bytes_);
   }
-#else
-  static_cast<void>(spans);
-#endif
 }
 
 double DiskProbe::Read(ReadQueue& queue, int num_spans, int at_once) {

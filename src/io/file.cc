@@ -13,6 +13,7 @@
 
 #include "base/format.h"
 #include "io/read_loop.h"
+#include "io/system_file.h"
 
 namespace deltafin {
 
@@ -26,28 +27,6 @@ int OpenRetrying(const std::string& path, int flags) {
     descriptor = ::open(path.c_str(), flags | O_RDONLY | O_CLOEXEC);
   } while (descriptor < 0 && errno == EINTR);
   return descriptor;
-}
-
-// A second descriptor of the file behind `descriptor`, past the page cache; -1 where the file
-// system refuses: some say so when the file is opened, some at the first read.
-int OpenDirect(const std::string& path, int descriptor) {
-#if defined(O_DIRECT)
-  const int direct = OpenRetrying(path, O_DIRECT | O_NONBLOCK);
-  if (direct < 0) return -1;
-  struct stat one = {};
-  struct stat other = {};
-  const bool same = ::fstat(descriptor, &one) == 0 && ::fstat(direct, &other) == 0 &&
-                    one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-  alignas(kReadAlignment) std::byte page[kReadAlignment];
-  if (same && (::pread(direct, page, sizeof(page), 0) >= 0 || errno != EINVAL)) return direct;
-  ::close(direct);
-#elif defined(F_NOCACHE)
-  const int direct = ::dup(descriptor);
-  if (direct < 0) return -1;
-  if (::fcntl(direct, F_NOCACHE, 1) == 0) return direct;
-  ::close(direct);
-#endif
-  return -1;
 }
 
 PreadFunction PreadOf(int descriptor) {
@@ -82,7 +61,8 @@ class PosixFile final : public ReadableFile {
   }
   int Descriptor(ReadMode mode) const override {
     if (mode == ReadMode::kBuffered) return descriptor_;
-    std::call_once(direct_opened_, [this] { direct_ = OpenDirect(path_, descriptor_); });
+    std::call_once(direct_opened_,
+                   [this] { direct_ = OpenPastCache(path_, O_RDONLY, descriptor_); });
     return refused_ ? -1 : direct_;
   }
 

@@ -9,13 +9,14 @@ namespace deltafin {
 struct MemoryLimits {
   uint64_t physical_bytes = 0;   // of the machine
   uint64_t available_bytes = 0;  // of those, free or reclaimable now
-  // The smallest limit that binds this process: physical memory, every cgroup (v1 and v2) from its
-  // own up to the root, RLIMIT_AS and RLIMIT_DATA.
+  // The smallest limit that binds this process: physical memory and, on Linux, every cgroup (v1 and
+  // v2) from its own up to the root, RLIMIT_AS and RLIMIT_DATA.
   uint64_t limit_bytes = 0;
   std::string limited_by;  // "physical memory", "cgroup /a/b", "RLIMIT_AS"
 };
 
-// `root` stands before every path that is read: tests lay out their own /proc and /sys below it.
+// `root` stands before every path that is read: tests lay out their own /proc and /sys below it
+// (macOS reads none).
 // Limits that cannot be read do not bind.
 MemoryLimits ReadMemoryLimits(const std::string& root = "");
 

@@ -173,7 +173,8 @@ class ReadQueues final : public ReadQueue {
 uint64_t DiskOf(const ReadableFile& file) noexcept {
   struct stat status = {};
   const int descriptor = file.Descriptor(ReadMode::kBuffered);
-  return descriptor >= 0 && ::fstat(descriptor, &status) == 0 ? uint64_t{status.st_dev} : 0;
+  return descriptor >= 0 && ::fstat(descriptor, &status) == 0 ? static_cast<uint64_t>(status.st_dev)
+                                                              : 0;
 }
 
 std::unique_ptr<ReadQueue> MakeReadQueues(const std::vector<DiskReads>& disks) {

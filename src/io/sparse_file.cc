@@ -16,6 +16,7 @@
 #include "base/format.h"
 #include "deltafin/error.h"
 #include "io/read_loop.h"
+#include "io/system_file.h"
 
 namespace deltafin {
 namespace {
@@ -50,31 +51,6 @@ int WriteAll(int descriptor, uint64_t offset, std::span<const std::byte> bytes) 
                   offset, bytes);
 }
 
-// A second descriptor of the file behind `descriptor`, past the page cache; -1 where that is
-// refused.
-int OpenDirect([[maybe_unused]] const std::string& path, [[maybe_unused]] int descriptor) {
-#if defined(O_DIRECT)
-  const int direct = ::open(path.c_str(), O_WRONLY | O_DIRECT | O_NONBLOCK | O_CLOEXEC);
-  if (direct < 0) return -1;
-  struct stat one = {};
-  struct stat other = {};
-  if (::fstat(descriptor, &one) == 0 && ::fstat(direct, &other) == 0 &&
-      one.st_dev == other.st_dev && one.st_ino == other.st_ino) {
-    return direct;
-  }
-  ::close(direct);
-#endif
-  return -1;
-}
-
-int SyncData(int descriptor) {
-#if defined(__APPLE__)
-  return ::fsync(descriptor) == 0 ? 0 : errno;
-#else
-  return ::fdatasync(descriptor) == 0 ? 0 : errno;
-#endif
-}
-
 // So that the name of a new file survives a crash. Some file systems cannot sync folders.
 void SyncFolderOf(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -94,7 +70,7 @@ SparseFile::SparseFile(std::string path, uint64_t bytes) : path_(std::move(path)
   if (error == 0 && static_cast<uint64_t>(status.st_size) != bytes) {
     error = ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
     // The size is metadata that later data syncs do not bring to the disk.
-    if (error == 0) error = ::fsync(descriptor_) == 0 ? 0 : errno;
+    if (error == 0) error = SyncFile(descriptor_);
     SyncFolderOf(path_);
   }
   if (error == 0) return;
@@ -109,7 +85,7 @@ SparseFile::~SparseFile() {
 
 ssize_t SparseFile::Pwrite(ReadMode mode, const void* bytes, size_t count, off_t offset) {
   if (mode == ReadMode::kBuffered) return ::pwrite(descriptor_, bytes, count, offset);
-  std::call_once(direct_opened_, [this] { direct_ = OpenDirect(path_, descriptor_); });
+  std::call_once(direct_opened_, [this] { direct_ = OpenPastCache(path_, O_WRONLY, descriptor_); });
   if (direct_ >= 0) return ::pwrite(direct_, bytes, count, offset);
   errno = EINVAL;
   return -1;
@@ -143,38 +119,21 @@ bool SparseFile::WriteDirect(uint64_t offset, std::span<const std::byte> bytes) 
   return bytes.empty();
 }
 
-void SparseFile::StartWriteback([[maybe_unused]] uint64_t offset,
-                                [[maybe_unused]] uint64_t bytes) noexcept {
-#if defined(SYNC_FILE_RANGE_WRITE)
-  (void)::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                          SYNC_FILE_RANGE_WRITE);
-#endif
+void SparseFile::StartWriteback(uint64_t offset, uint64_t bytes) noexcept {
+  deltafin::StartWriteback(descriptor_, offset, bytes);
 }
 
 void SparseFile::Sync() {
   if (const int error = SyncData(descriptor_); error != 0) FailFile(path_, "write", error);
 }
 
-void SparseFile::DropFromCache([[maybe_unused]] uint64_t offset,
-                               [[maybe_unused]] uint64_t bytes) noexcept {
-#if defined(POSIX_FADV_DONTNEED)
-  (void)::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                        POSIX_FADV_DONTNEED);
-#endif
+void SparseFile::DropFromCache(uint64_t offset, uint64_t bytes) noexcept {
+  deltafin::DropFromCache(descriptor_, offset, bytes);
 }
 
 void SparseFile::PunchHole(uint64_t offset, uint64_t bytes) {
-#if defined(FALLOC_FL_PUNCH_HOLE)
-  if (::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
-    return;
-  }
-  FailFile(path_, "free a part of", errno);
-#else
-  (void)offset;
-  (void)bytes;
-  FailFile(path_, "free a part of", ENOTSUP);
-#endif
+  const int error = deltafin::PunchHole(descriptor_, offset, bytes);
+  if (error != 0) FailFile(path_, "free a part of", error);
 }
 
 size_t DirectWriteAlignment() {
@@ -188,17 +147,10 @@ std::unique_ptr<SparseFile> FileSystem::OpenSparse(const std::string& path, uint
 }
 
 bool IsFilled(const ReadableFile& file, uint64_t offset, uint64_t bytes) {
-#if defined(SEEK_HOLE)
   const int descriptor = file.Descriptor(ReadMode::kBuffered);
   if (descriptor < 0) return true;
   const off_t hole = ::lseek(descriptor, static_cast<off_t>(offset), SEEK_HOLE);
   return hole < 0 || static_cast<uint64_t>(hole) >= offset + bytes;
-#else
-  (void)file;
-  (void)offset;
-  (void)bytes;
-  return true;
-#endif
 }
 
 JournalFile::JournalFile(std::string path, uint64_t bytes) : path_(std::move(path)), size_(bytes) {

@@ -14,13 +14,15 @@
 #include "base/format.h"
 #include "deltafin/error.h"
 #include "io/read_loop.h"
+#include "io/system_file.h"
 
 namespace deltafin {
 namespace {
 
 bool WriteAll(int descriptor, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    const ssize_t written =
+        ::write(descriptor, bytes.data(), std::min(bytes.size(), kMaxBytesPerCall));
     if (written < 0 && errno != EINTR) return false;
     if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
   }
@@ -50,9 +52,8 @@ void WriteFileAtomically(const std::string& path,
   // mkstemp makes files that only their owner may read.
   const bool written = ::fchmod(descriptor, 0644) == 0 &&
                        std::all_of(parts.begin(), parts.end(),
-                                   [&](auto part) { return WriteAll(descriptor, part); }) &&
-                       ::fsync(descriptor) == 0;
-  int error = written ? 0 : errno;
+                                   [&](auto part) { return WriteAll(descriptor, part); });
+  int error = written ? SyncFile(descriptor) : errno;
   if (::close(descriptor) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
@@ -83,7 +84,8 @@ NewFile::~NewFile() {
 void NewFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written =
-        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+        ::pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kMaxBytesPerCall),
+                 static_cast<off_t>(offset));
     if (written < 0 && errno != EINTR) FailFile(partial_, "write", errno);
     if (written <= 0) continue;
     offset += static_cast<uint64_t>(written);
@@ -92,10 +94,8 @@ void NewFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 void NewFile::Commit() {
-  if (::fsync(descriptor_) != 0) FailFile(partial_, "write", errno);
-#if defined(POSIX_FADV_DONTNEED)
-  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
-#endif
+  if (const int error = SyncFile(descriptor_); error != 0) FailFile(partial_, "write", error);
+  DropFromCache(descriptor_, 0, 0);
   if (::rename(partial_.c_str(), path_.c_str()) != 0) FailFile(path_, "create", errno);
   ::close(descriptor_);
   descriptor_ = -1;

@@ -61,7 +61,11 @@ void KeepAlive(int socket) {
     (void)setsockopt(socket, level, name, &value, sizeof value);
   };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
+#if defined(TCP_KEEPIDLE)
   set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+#else
+  set(IPPROTO_TCP, TCP_KEEPALIVE, 30);  // macOS's name
+#endif
   set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
   set(IPPROTO_TCP, TCP_NODELAY, 1);

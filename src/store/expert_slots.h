@@ -47,6 +47,11 @@ class ExpertSlots final : public ReadListener {
   // is no longer wanted: no slots to spare, or `stop`.
   [[nodiscard]] bool Warm(ExpertKey key, const std::stop_token& stop);
 
+  // Lets a device read the slots where they are.
+  void GiveTo(WeightKeeper& keeper) const {
+    keeper.SetSlots(memory_.data(), slot_bytes_, static_cast<int64_t>(slots_.size()));
+  }
+
   // Takes back or waits for all reads; a batch then fails. After this the queue is not used.
   void Stop();
 

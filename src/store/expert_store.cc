@@ -40,7 +40,10 @@ class SlotExpertStore final : public ExpertStore, private WeightOrigin {
         heat_path_(options.heat_path),
         keeper_(options.keeper),
         slots_(std::make_shared<ExpertSlots>(checkpoint, queue, num_slots, max_ahead, options)) {
-    if (keeper_ != nullptr) keeper_->SetExpertOrigin(this);
+    if (keeper_ != nullptr) {
+      keeper_->SetExpertOrigin(this);
+      slots_->GiveTo(*keeper_);
+    }
     std::vector<ExpertKey> hottest = slots_->Hottest(static_cast<size_t>(num_slots));
     if (hottest.empty()) return;
     warmer_ =
@@ -55,7 +58,9 @@ class SlotExpertStore final : public ExpertStore, private WeightOrigin {
     warmer_ = {};  // stops and joins
     slots_->Stop();
     KeepHeat();
-    if (keeper_ != nullptr) keeper_->SetExpertOrigin(nullptr);
+    if (keeper_ == nullptr) return;
+    keeper_->SetExpertOrigin(nullptr);
+    keeper_->SetSlots(nullptr, 0, 0);
   }
 
   std::unique_ptr<ExpertBatch> Request(int64_t layer, std::span<const int32_t> ids) override {

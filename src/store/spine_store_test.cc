@@ -41,6 +41,7 @@ class Keeper final : public WeightKeeper {
  public:
   bool Holds(uint64_t id) const override { return copies_.contains(id); }
   void SetOrigin(WeightOrigin* origin) override { origin_ = origin; }
+  void SetSlots(std::byte*, uint64_t, int64_t) override {}
   void SetConstant(std::span<const float>) override {}
   void SetExpertOrigin(WeightOrigin*) override {}
   WeightOrigin* origin() const { return origin_; }

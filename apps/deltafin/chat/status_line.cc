@@ -1,9 +1,13 @@
 #include "status_line.h"
 
+#if defined(__APPLE__)
+#include <mach/mach.h>
+#else
 #include <unistd.h>
 
-#include <cstdio>
 #include <fstream>
+#endif
+#include <cstdio>
 
 namespace deltafin {
 namespace {
@@ -22,6 +26,15 @@ std::string Bytes(uint64_t bytes) {
   return Number("%.0f MB", value / 1e6);
 }
 
+#if defined(__APPLE__)
+uint64_t ResidentBytes() {
+  mach_task_basic_info_data_t info = {};
+  mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
+  const kern_return_t result = task_info(mach_task_self(), MACH_TASK_BASIC_INFO,
+                                         reinterpret_cast<task_info_t>(&info), &count);
+  return result == KERN_SUCCESS ? info.resident_size : 0;
+}
+#else
 uint64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   uint64_t pages = 0;
@@ -29,6 +42,7 @@ uint64_t ResidentBytes() {
   if (!(file >> pages >> resident)) return 0;
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
+#endif
 
 }  // namespace
 

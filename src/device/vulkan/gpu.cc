@@ -141,6 +141,9 @@ void Gpu::CreateDevice() {
   std::vector<const char*> extensions;
   if (physical_.has_memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
   if (physical_.is_portability_subset) extensions.push_back("VK_KHR_portability_subset");
+  if (physical_.import_alignment != 0) {
+    extensions.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+  }
   VkDeviceCreateInfo create{};
   create.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
   create.pNext = &features;

@@ -51,6 +51,9 @@ class GpuBuffer {
  public:
   GpuBuffer() = default;
   GpuBuffer(Gpu& gpu, uint64_t bytes, MemoryUse use);  // throws Error(kOutOfMemory), GpuLost
+  // Memory of the host's that shaders read where it is (host_slots.cc); it must outlive this. Both
+  // are multiples of import_alignment. Throws the same, and Error(kUnsupported).
+  GpuBuffer(Gpu& gpu, std::byte* host, uint64_t bytes);
   ~GpuBuffer() { Reset(); }
   GpuBuffer(GpuBuffer&& other) noexcept { *this = std::move(other); }
   GpuBuffer& operator=(GpuBuffer&& other) noexcept;
@@ -154,6 +157,7 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   const GpuInfo& info() const { return physical_.info; }
+  uint64_t import_alignment() const { return physical_.import_alignment; }
   // From now on; a GPU that was lost on purpose is there again.
   void SetFaults(const GpuFaults& faults) {
     faults_ = faults;

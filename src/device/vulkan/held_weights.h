@@ -16,6 +16,7 @@ struct HeldMatrix {
   VkDeviceAddress weights = 0;  // as lane_layout.h says
   VkDeviceAddress scales = 0;   // int8: float[rows]
   int quantum = 0;              // as lane_layout.h says
+  bool is_in_place = false;     // instead MXFP4 as matrix.h says, in slots of the host's
 };
 
 // What weights take on their way to the GPU: two pieces, of which one is filled while the other is

@@ -218,6 +218,13 @@ PhysicalGpu VulkanInstance::Inspect(VkPhysicalDevice handle, int number) const {
     const std::string_view name = extension.extensionName;
     gpu.has_memory_budget |= name == VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
     gpu.is_portability_subset |= name == kPortabilitySubset;
+    if (name == VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME) {
+      VkPhysicalDeviceExternalMemoryHostPropertiesEXT host{};
+      host.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT;
+      properties.pNext = &host;
+      api_.vkGetPhysicalDeviceProperties2(handle, &properties);
+      gpu.import_alignment = host.minImportedHostPointerAlignment;
+    }
   }
 
   VkPhysicalDeviceMemoryProperties2 memory{};

@@ -81,6 +81,7 @@ struct PhysicalGpu {
   double clock_tick_ns = 0;   // of that queue; 0: it has no clock
   bool has_memory_budget = false;
   bool is_portability_subset = false;  // MoltenVK
+  uint64_t import_alignment = 0;       // of host memory that it can be given; 0: none
 };
 
 // The loader's library, one instance of Vulkan, and the GPUs that it has. Immutable.

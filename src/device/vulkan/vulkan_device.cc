@@ -36,6 +36,7 @@ VulkanDevice::VulkanDevice(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& p
       staging_(gpu, pool),
       spine_(gpu, staging_, options.spine_bytes),
       experts_(gpu, staging_, options.expert_bytes),
+      slots_(gpu),
       to_gpu_(gpu, MemoryUse::kToGpu, kToGpuChunk),
       from_gpu_(gpu, MemoryUse::kFromGpu, kFromGpuChunk),
       scratch_(gpu, MemoryUse::kScratch, kScratchChunk),
@@ -439,6 +440,7 @@ void VulkanDevice::CopyToHost(uint64_t to, const std::byte* from, uint64_t bytes
 void VulkanDevice::Forget() {
   is_settled_ = true;
   log_.clear();
+  reads_slots_ = false;
   expert_calls_.clear();
   window_steps_.clear();
   pending_ = kept_;
@@ -554,9 +556,10 @@ void VulkanDevice::Discard(const void* begin, size_t bytes) noexcept {
 }
 
 void VulkanDevice::Synchronize() {
-  // Nothing that is under way needs the weights in host memory, if they can be read again.
+  // Nothing that is under way needs the weights in host memory, if they can be read again and are
+  // not read there.
   const bool can_read = expert_calls_.empty() || expert_origin_ != nullptr;
-  if (!can_read || !has_operators_) {
+  if (!can_read || !has_operators_ || reads_slots_) {
     Settle();
     return;
   }

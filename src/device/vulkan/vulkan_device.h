@@ -29,6 +29,7 @@
 #include "device/vulkan/gpu_arena.h"
 #include "device/vulkan/gpu_heap.h"
 #include "device/vulkan/held_weights.h"
+#include "device/vulkan/host_slots.h"
 #include "device/weight_keeper.h"
 
 namespace deltafin {
@@ -64,9 +65,12 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void SetOrigin(WeightOrigin* origin) override;
   void SetExpertOrigin(WeightOrigin* origin) override { expert_origin_ = origin; }
   void SetConstant(std::span<const float> vectors) override;
+  void SetSlots(std::byte* begin, uint64_t slot_bytes, int64_t count) override;
   uint64_t held_bytes() const { return spine_.taken_bytes() + experts_.taken_bytes(); }
   bool is_lost() const { return is_lost_; }
   int64_t num_waits() const { return num_waits_; }  // of the host for results
+  // Of weights that products read in slots of the host's so far.
+  uint64_t in_place_bytes() const { return in_place_bytes_; }
   // Gives the host's device back, when all memory was freed; nothing else may be called then.
   std::unique_ptr<Device> TakeHost() { return std::move(host_); }
 
@@ -182,6 +186,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
     float* y = nullptr;
     int64_t latent = 0;
     SituParams params;
+    bool is_in_place = false;  // the weights lie in slots of the host's
   };
 
   // ---- weights ----
@@ -320,13 +325,20 @@ class VulkanDevice final : public Device, public WeightKeeper {
 
   // ---- experts ----
   bool PlaceExpert(const ExpertWeights& weights);
-  bool GpuExperts(std::span<const ExpertTask> tasks, const float* z, float* y, int64_t latent,
-                  SituParams params);
+  // False: the host must compute them.
+  bool GpuExperts(ExpertCall experts);
   void RecordExperts(const ExpertCall& call);
   void RunExperts(ExpertCall& call);
   // Of GPUs that have products only: in two turns, the hidden values pass through the host.
   void ExpertsByProducts(std::span<const ExpertTask> tasks, const float* z, float* y,
                          int64_t latent, SituParams params);
+  // A matrix that the GPU reads in a slot of the host's; nothing where it cannot.
+  std::optional<HeldMatrix> InPlace(const Matrix& w) const;
+  // With what guards the GPU's arithmetic.
+  HeldMatrix GuardedInPlace(const Matrix& w);
+  // As GpuCommands::Products and ExactProducts; `table` may be 0 for `job` alone.
+  void RecordInPlace(const ProductJob& job, VkDeviceAddress table, uint32_t count, uint32_t most_n,
+                     bool needs_exact);
 
   Gpu& gpu_;
   std::unique_ptr<Device> host_;
@@ -339,6 +351,9 @@ class VulkanDevice final : public Device, public WeightKeeper {
   WeightStaging staging_;
   HeldWeights spine_;
   HeldWeights experts_;
+  HostSlots slots_;
+  uint64_t in_place_bytes_ = 0;
+  bool reads_slots_ = false;                    // what is recorded or under way does
   std::map<uint64_t, Allocation> allocations_;  // by address
   GpuArena to_gpu_;
   GpuArena from_gpu_;

@@ -18,19 +18,30 @@ bool VulkanDevice::PlaceExpert(const ExpertWeights& weights) {
 void VulkanDevice::ExpertMlp(std::span<const ExpertTask> tasks, const float* z, float* y,
                              int64_t latent, SituParams params) {
   std::vector<ExpertTask> of_gpu;
+  std::vector<ExpertTask> in_place;  // of the GPU's too
   std::vector<ExpertTask> of_host;
   for (const ExpertTask& task : tasks) {
-    (PlaceExpert(task.weights) ? of_gpu : of_host).push_back(task);
+    const ExpertWeights& weights = task.weights;
+    if (PlaceExpert(weights)) {
+      of_gpu.push_back(task);
+    } else if (InPlace(weights.w1) && InPlace(weights.w3) && InPlace(weights.w2)) {
+      in_place.push_back(task);
+    } else {
+      of_host.push_back(task);
+    }
   }
-  if (!of_gpu.empty() && !of_host.empty()) {
+  if (of_host.size() < tasks.size() && !of_host.empty()) {
     // Both compute at the same time.
     const uint64_t begin = Whole(z, 1).begin();
     if (pending_.Overlaps(begin, begin + sizeof(float))) Settle();
   }
-  if (!of_gpu.empty() && !is_lost_ && !has_operators_) {
-    ExpertsByProducts(of_gpu, z, y, latent, params);
-  } else if (!of_gpu.empty() && !GpuExperts(of_gpu, z, y, latent, params)) {
-    of_host.insert(of_host.end(), of_gpu.begin(), of_gpu.end());
+  for (const std::vector<ExpertTask>* some : {&of_gpu, &in_place}) {
+    if (some->empty()) continue;
+    if (!is_lost_ && !has_operators_) {
+      ExpertsByProducts(*some, z, y, latent, params);
+    } else if (!GpuExperts({*some, {}, z, y, latent, params, some == &in_place})) {
+      of_host.insert(of_host.end(), some->begin(), some->end());
+    }
   }
   if (of_host.empty()) return;
   Operands reads;
@@ -58,21 +69,20 @@ void VulkanDevice::RunExperts(ExpertCall& call) {
   host_->ExpertMlp(call.tasks, call.z, call.y, call.latent, call.params);
 }
 
-bool VulkanDevice::GpuExperts(std::span<const ExpertTask> tasks, const float* z, float* y,
-                              int64_t latent, SituParams params) {
-  const auto call = std::make_shared<ExpertCall>();
-  *call = {{tasks.begin(), tasks.end()}, {}, z, y, latent, params};
-  const ExpertWeights& first = tasks[0].weights;
+bool VulkanDevice::GpuExperts(ExpertCall experts) {
+  const auto call = std::make_shared<ExpertCall>(std::move(experts));
+  const ExpertWeights& first = call->tasks[0].weights;
+  const int64_t latent = call->latent;
   int64_t most_row = 0;
   Operands writes;
-  for (const ExpertTask& task : tasks) {
+  for (const ExpertTask& task : call->tasks) {
     const ExpertWeights& weights = task.weights;
     DF_CHECK(weights.w1.cols == latent && weights.w2.rows == latent);
     DF_CHECK(weights.w1.rows == first.w1.rows && weights.w2.cols == first.w1.rows);
     DF_CHECK(weights.w1.format == first.w1.format && weights.w2.format == first.w1.format);
     for (int64_t i = 0; i < task.num_rows; ++i) {
       most_row = std::max<int64_t>(most_row, task.in_rows[i]);
-      writes.push_back(Whole(y + task.out_rows[i] * latent, latent));
+      writes.push_back(Whole(call->y + task.out_rows[i] * latent, latent));
     }
     call->rows.insert(call->rows.end(), task.in_rows, task.in_rows + task.num_rows);
     call->rows.insert(call->rows.end(), task.out_rows, task.out_rows + task.num_rows);
@@ -84,7 +94,7 @@ bool VulkanDevice::GpuExperts(std::span<const ExpertTask> tasks, const float* z,
     rows += 2 * task.num_rows;
   }
   const bool recorded = OnGpu(
-      {Whole(z, (most_row + 1) * latent)}, writes, [&] { RecordExperts(*call); },
+      {Whole(call->z, (most_row + 1) * latent)}, writes, [&] { RecordExperts(*call); },
       [this, call] { RunExperts(*call); });
   if (recorded && !is_lost_) expert_calls_.push_back(call);
   return recorded;
@@ -114,7 +124,7 @@ void VulkanDevice::RecordExperts(const ExpertCall& call) {
   std::vector<ProductJob> jobs;
   bool needs_exact = false;
   const auto add = [&](const Matrix& w, int64_t n) -> ProductJob& {
-    const HeldMatrix& held = *experts_.Find(w.id);
+    const HeldMatrix held = call.is_in_place ? GuardedInPlace(w) : *experts_.Find(w.id);
     ProductJob& job = jobs.emplace_back();
     job.weights = held.weights;
     job.scales = held.scales;
@@ -134,6 +144,10 @@ void VulkanDevice::RecordExperts(const ExpertCall& call) {
     const DeviceRange reads[] = {table, lists, x.values, x.quanta};
     Order(reads, writes);
     const int64_t usual_n = (all_rows + tasks - 1) / tasks;
+    if (call.is_in_place) {
+      RecordInPlace(jobs[first], table.begin, U32(count), U32(most_n), needs_exact);
+      return;
+    }
     Commands().Products(weights, table.begin, U32(count), jobs[first], U32(usual_n), U32(most_n));
     if (needs_exact) Commands().ExactProducts(weights, table.begin, U32(count), U32(most_n));
   };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "device/vulkan/lane_layout.h"
@@ -75,6 +76,8 @@ bool VulkanDevice::IsSafe(const Matrix& w, const HeldMatrix& held, const float* 
 
 void VulkanDevice::MatMul(const Matrix& w, const float* x, float* y, int64_t y_stride, int64_t n) {
   const HeldMatrix* held = Place(w);
+  std::optional<HeldMatrix> in_place;
+  if (held == nullptr && InPlace(w)) held = &in_place.emplace(GuardedInPlace(w));
   if (held != nullptr && !has_operators_) {
     const Rows in = Whole(x, n * w.cols);
     if (pending_.Overlaps(in.begin(), in.end())) Settle();
@@ -124,8 +127,12 @@ bool VulkanDevice::GpuMatMul(const Matrix& w, const HeldMatrix& held, const floa
     job.n = U32(n);
     job.y_stride = U32(y_stride);
     job.least = LeastQuantum(w, held);
-    AddProduct(w.format, job, static_cast<uint64_t>(w.rows * LaidOutRowBytes(w.format, w.cols)));
     commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes());
+    if (held.is_in_place) {
+      RecordInPlace(job, 0, 1, job.n, has_operators_ && job.least != INT_MIN);
+      return;
+    }
+    AddProduct(w.format, job, static_cast<uint64_t>(w.rows * LaidOutRowBytes(w.format, w.cols)));
   };
   return OnGpu({in}, {out}, record, again);
 }

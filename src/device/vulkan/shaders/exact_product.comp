@@ -1,6 +1,6 @@
 // What product.comp leaves: positions that could meet a subnormal which the device takes for zero,
 // or a number that it cannot scale. In double precision, 16 threads for a row.
-//   FORMAT  as there
+//   FORMAT  as there; 4 is MXFP4 as it lies in host memory (in_place.glsl)
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
@@ -14,8 +14,10 @@ layout(local_size_x = 128) in;
 
 shared double partial[kSets][kLanes];
 
-#if FORMAT == 3
+#if FORMAT >= 3
 double Scale(uint byte) { return FromBits(byte == 0u ? 1u << 22 : byte << 23); }
+#endif
+#if FORMAT == 3
 // Where the bits of two codes are, each in half a word.
 const uint kMagnitudeAt[4] = uint[](9u, 6u, 3u, 0u);
 const uint kSignAt[4] = uint[](15u, 12u, 13u, 14u);
@@ -25,24 +27,37 @@ double Code(uint word, uint j) {
   uint bits = magnitude < 2u ? magnitude * 0x3f000000u : 0x3f000000u + (magnitude << 22);
   return FromBits(bits | (half_word >> kSignAt[j >> 1] & 1u) << 31);
 }
+#elif FORMAT == 4
+#include "in_place.glsl"
+double Code(uint word, uint j) {
+  uint code = word >> (4 * j);
+  uint magnitude = code & 7u;
+  uint bits = magnitude < 2u ? magnitude * 0x3f000000u : 0x3f000000u + (magnitude << 22);
+  return FromBits(bits | (code >> 3 & 1u) << 31);
+}
 #endif
 
 double LaneSum(Product product, uint row, uint x_row, uint lane) {
   double sum = 0.0lf;
   uint first_x = x_row * product.cols;
-#if FORMAT == 3
+#if FORMAT >= 3
   uint first_word = row * ((product.cols + 511) / 512) * 17;
   for (uint k = lane * 8; k < product.cols; k += 128) {
+#if FORMAT == 4
+    uint codes = CodesAt(product, row, k);
+    uint scale = ScaleAt(product, row, k);
+#else
     uint word = first_word + k / 512 * 17;
     uint step = k / 128 % 4;
     uint codes = product.weights.at[word + lane][step];
-    uint scales = product.weights.at[word + 16][lane >> 2];
+    uint scale = product.weights.at[word + 16][lane >> 2] >> (8 * step) & 255u;
+#endif
     double part = 0.0lf;
     [[dont_unroll]] for (uint j = 0; j < 8; ++j) {
       double value = FromBits(product.plain_x.at[first_x + k + j]);
       part = j == 0 ? Mul(Code(codes, j), value) : Fma(Code(codes, j), value, part);
     }
-    sum = Fma(part, Scale(scales >> (8 * step) & 255u), sum);
+    sum = Fma(part, Scale(scale), sum);
   }
   if ((product.cols & 127u) != 0u && lane * 8 >= (product.cols & 127u)) sum = Add(sum, 0.0lf);
 #else

@@ -1,5 +1,3 @@
-#include "io/memory_limits.h"
-
 #include <sys/resource.h>
 
 #include <charconv>
@@ -7,6 +5,7 @@
 #include <sstream>
 
 #include "base/cgroup.h"
+#include "io/memory_limits.h"
 
 namespace deltafin {
 namespace {
