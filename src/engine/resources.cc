@@ -43,7 +43,7 @@ uint64_t ProgramBytes(const MemoryLimits& limits, int threads) {
 // units of work per thread, a panel of widened weights per thread.
 uint64_t KernelScratchBytes(const ModelConfig& c, int64_t positions, int threads) {
   constexpr int64_t kPadding = 16;
-  constexpr int64_t kPanelFloats = 130'000;
+  constexpr int64_t kPanelFloats = 154'000;
   constexpr int64_t kPositionsAtATime = 128;
   const int64_t widest = std::max({c.hidden_size, c.dense_intermediate_size, c.kda_width(),
                                    c.mla_heads * c.v_head_dim, c.shared_width()});

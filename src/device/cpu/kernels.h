@@ -22,7 +22,7 @@ inline constexpr int64_t kLanes = 16;            // docs/numerics.md
 inline constexpr int64_t kMxGroup = 128;         // weights of a group, likewise
 inline constexpr int64_t kMxBlock = 32;          // weights that share a scale
 inline constexpr int64_t kPanelRows = 48;        // weight rows that are widened to fp32 together
-inline constexpr int64_t kPanelCols = 512;       // ... and columns: 128 KiB, for the L2 cache
+inline constexpr int64_t kMaxPanelCols = 1024;   // ... and columns, at most (lanes_*.h)
 inline constexpr int64_t kPanelPositions = 128;  // positions a panel serves before the next one
 inline constexpr int64_t kSegmentTokens = 1024;  // docs/numerics.md, MlaAttend
 inline constexpr int64_t kBlockTokens = 64;
@@ -47,15 +47,9 @@ struct MatMulJob {
   RowsOf<const float> x;
   RowsOf<float> y;
 };
-// Floats from row to row of a panel (panel_impl.h): not a multiple of 4 KiB, or all rows of a tile
-// would fight for one set of the L1 cache. Floats from group to group of its scales, and from
-// position to position of its lanes.
-inline constexpr int64_t kPanelStride = kPanelCols + 16;
-inline constexpr int64_t kPanelScaleStride = kPanelCols / kMxGroup * kLanes;
-inline constexpr int64_t kPanelLaneStride = kPanelRows * kLanes;
 // Floats of scratch that `matmul` needs.
 inline constexpr int64_t kMatMulScratch =
-    kPanelRows * (kPanelStride + kPanelScaleStride) + kPanelPositions * kPanelLaneStride;
+    kPanelRows * (kMaxPanelCols + kMaxPanelCols / kMxGroup * kLanes + kPanelPositions * kLanes);
 
 // The state of attention over a run of tokens, of one (position, head): the weighted sum o of
 // `value_floats` floats in the order of the kernel's registers, then the maximum and the sum.

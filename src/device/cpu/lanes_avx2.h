@@ -15,6 +15,9 @@ struct Avx2Lanes {
   static constexpr int kAccumulators = 4;
   static constexpr int kStreamPositions = 8;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 3;
+  static constexpr int64_t kPanelCols = 1024;  // 192 KiB of weights, for the L2 cache
+  // The next weights are asked for between tiles of positions alone: docs/experiments.md.
+  static constexpr bool kAsksBetweenQuads = false;
   static constexpr int kOuterVectors = 2;
   static constexpr int kStateVectors = 4;
   static constexpr double kFmaNs = 0.03;

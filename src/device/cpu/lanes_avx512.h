@@ -15,6 +15,8 @@ struct Avx512Lanes {
   static constexpr int kAccumulators = 16;     // of 16 lanes, that the streaming kernels hold
   static constexpr int kStreamPositions = 16;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 6;     // the dot tile is 4 rows x this many positions
+  static constexpr int64_t kPanelCols = 512;   // of a panel: 96 KiB of weights, for the L2 cache
+  static constexpr bool kAsksBetweenQuads = true;  // for the next weights and inputs (panel_impl.h)
   static constexpr int kOuterVectors = 4;  // the outer-product tile is 6 rows x this many vectors
   static constexpr int kStateVectors = 8;  // columns of a KDA state that are swept at once
   static constexpr double kFmaNs = 0.01;

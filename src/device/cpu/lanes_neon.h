@@ -15,6 +15,8 @@ struct NeonLanes {
   static constexpr int kAccumulators = 4;
   static constexpr int kStreamPositions = 8;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 6;
+  static constexpr int64_t kPanelCols = 512;
+  static constexpr bool kAsksBetweenQuads = true;
   static constexpr int kOuterVectors = 4;
   static constexpr int kStateVectors = 8;
   static constexpr double kFmaNs = 0.03;

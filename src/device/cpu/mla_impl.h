@@ -89,7 +89,7 @@ struct MlaKernels {
     int64_t steps;
     template <int P>
     void Run() const {
-      DotTile<A, P, true>(acc, c, c_stride, q, at, steps);
+      DotTile<A, P>(acc, c, c_stride, q, at, steps);
     }
   };
 

@@ -15,100 +15,50 @@ struct LaneSums {
   int64_t position_stride;
 };
 
-// `steps` registers of one plane: w rows are `w_stride` floats apart. Starts from the lanes in
-// memory unless kStart.
-template <class A, int P, bool kStart>
-inline void DotTile(LaneSums acc, const float* w, int64_t w_stride, const float* const* x,
-                    int64_t x_at, int64_t steps) {
+// sum[r][p] = fma(row r, position p, sum[r][p]) for one register of each, row[r] + w_at and
+// x[p] + x_at; the first of a chain only multiplies.
+template <class A, int P, bool kFirst>
+DF_LANE_FN void TileStep(typename A::F (&sum)[kTileRows][P], const float* const (&row)[kTileRows],
+                         int64_t w_at, const float* const (&x)[P], int64_t x_at) {
   using F = typename A::F;
-  F sum[kTileRows][P];
-  DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
-    DF_UNROLL for (int p = 0; p < P; ++p) {
-      sum[r][p] = kStart ? A::Zero() : A::Load(acc.lanes + r * kLanes + p * acc.position_stride);
+  const auto add = [](F & to, F w, F value) __attribute__((always_inline)) {
+    to = kFirst ? A::Mul(w, value) : A::Fma(w, value, to);
+  };
+  if constexpr (kPlanes<A> == 2) {
+    // 16 registers: the positions' values stay, the rows' come one by one.
+    F xs[P];
+    DF_UNROLL for (int p = 0; p < P; ++p) xs[p] = A::Load(x[p] + x_at);
+    DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
+      const F w = A::Load(row[r] + w_at);
+      DF_UNROLL for (int p = 0; p < P; ++p) add(sum[r][p], w, xs[p]);
     }
-  }
-  const float* at[P];
-  DF_UNROLL for (int p = 0; p < P; ++p) at[p] = x[p] + x_at;
-  const float* w0 = w;
-  const float* w1 = w + w_stride;
-  const float* w2 = w1 + w_stride;
-  const float* w3 = w2 + w_stride;
-  for (int64_t k = 0; k < steps * A::kWidth; k += A::kWidth) {
-    if constexpr (kPlanes<A> == 2) {
-      // 16 registers: the positions' values stay, the rows' come one by one.
-      F xs[P];
-      DF_UNROLL for (int p = 0; p < P; ++p) xs[p] = A::Load(at[p] + k);
-      const F v0 = A::Load(w0 + k);
-      DF_UNROLL for (int p = 0; p < P; ++p) sum[0][p] = A::Fma(v0, xs[p], sum[0][p]);
-      const F v1 = A::Load(w1 + k);
-      DF_UNROLL for (int p = 0; p < P; ++p) sum[1][p] = A::Fma(v1, xs[p], sum[1][p]);
-      const F v2 = A::Load(w2 + k);
-      DF_UNROLL for (int p = 0; p < P; ++p) sum[2][p] = A::Fma(v2, xs[p], sum[2][p]);
-      const F v3 = A::Load(w3 + k);
-      DF_UNROLL for (int p = 0; p < P; ++p) sum[3][p] = A::Fma(v3, xs[p], sum[3][p]);
-    } else {
-      const F v0 = A::Load(w0 + k);
-      const F v1 = A::Load(w1 + k);
-      const F v2 = A::Load(w2 + k);
-      const F v3 = A::Load(w3 + k);
-      DF_UNROLL for (int p = 0; p < P; ++p) {
-        const F xp = A::Load(at[p] + k);
-        sum[0][p] = A::Fma(v0, xp, sum[0][p]);
-        sum[1][p] = A::Fma(v1, xp, sum[1][p]);
-        sum[2][p] = A::Fma(v2, xp, sum[2][p]);
-        sum[3][p] = A::Fma(v3, xp, sum[3][p]);
-      }
-    }
-  }
-  DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
+  } else {
+    F w[kTileRows];
+    DF_UNROLL for (int r = 0; r < kTileRows; ++r) w[r] = A::Load(row[r] + w_at);
     DF_UNROLL for (int p = 0; p < P; ++p) {
-      A::Store(acc.lanes + r * kLanes + p * acc.position_stride, sum[r][p]);
+      const F value = A::Load(x[p] + x_at);
+      DF_UNROLL for (int r = 0; r < kTileRows; ++r) add(sum[r][p], w[r], value);
     }
   }
 }
 
-// The same for a panel of MXFP4 weights that are decoded to floats: eight registers a group, then
-// one fma with the group's scales. The partial sums fill the registers, so the lanes stay in memory
-// (L1); the strides are constants because there are no registers left for addresses either.
-template <class A, int P, bool kStart>
-inline void MxTile(float* lanes, const float* w, const float* scales, const float* const* x,
-                   int64_t x_at, int64_t groups) {
-  using F = typename A::F;
+// The lanes of `steps` registers of one plane; w rows are `w_stride` floats apart.
+template <class A, int P>
+inline void DotTile(LaneSums acc, const float* w, int64_t w_stride, const float* const* x,
+                    int64_t x_at, int64_t steps) {
+  typename A::F sum[kTileRows][P];
+  DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    DF_UNROLL for (int p = 0; p < P; ++p) sum[r][p] = A::Zero();
+  }
   const float* at[P];
   DF_UNROLL for (int p = 0; p < P; ++p) at[p] = x[p] + x_at;
-  if constexpr (kStart) {
-    DF_UNROLL for (int p = 0; p < P; ++p) {
-      DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
-        A::Store(lanes + r * kLanes + p * kPanelLaneStride, A::Zero());
-      }
-    }
+  const float* const row[kTileRows] = {w, w + w_stride, w + 2 * w_stride, w + 3 * w_stride};
+  for (int64_t k = 0; k < steps * A::kWidth; k += A::kWidth) {
+    TileStep<A, P, false>(sum, row, k, at, k);
   }
-  int64_t k = 0;
-  for (int64_t g = 0; g < groups; ++g, scales += kLanes) {
-    // Keeps the compiler from carrying the lanes in registers from group to group: it has none left
-    // and would spill them (124 instead of 180 GFLOPS).
-    asm volatile("" : "+r"(lanes));
-    F part[kTileRows][P];
-    F v[kTileRows];
-    DF_UNROLL for (int r = 0; r < kTileRows; ++r) v[r] = A::Load(w + r * kPanelStride + k);
+  DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
     DF_UNROLL for (int p = 0; p < P; ++p) {
-      const F xp = A::Load(at[p] + k);
-      DF_UNROLL for (int r = 0; r < kTileRows; ++r) part[r][p] = A::Mul(v[r], xp);
-    }
-    k += A::kWidth;
-    _Pragma("GCC unroll 1") for (int j = 1; j < 8; ++j, k += A::kWidth) {
-      DF_UNROLL for (int r = 0; r < kTileRows; ++r) v[r] = A::Load(w + r * kPanelStride + k);
-      DF_UNROLL for (int p = 0; p < P; ++p) {
-        const F xp = A::Load(at[p] + k);
-        DF_UNROLL for (int r = 0; r < kTileRows; ++r) part[r][p] = A::Fma(v[r], xp, part[r][p]);
-      }
-    }
-    DF_UNROLL for (int r = 0; r < kTileRows; ++r) {
-      const F scale = A::Load(scales + r * kPanelScaleStride);
-      DF_UNROLL for (int p = 0; p < P; ++p) {
-        float* to = lanes + r * kLanes + p * kPanelLaneStride;
-        A::Store(to, A::Fma(part[r][p], scale, A::Load(to)));
-      }
+      A::Store(acc.lanes + r * kLanes + p * acc.position_stride, sum[r][p]);
     }
   }
 }
