@@ -43,6 +43,7 @@ uint64_t ProgramBytes(const MemoryLimits& limits, int threads) {
 // units of work per thread, a panel of widened weights per thread.
 uint64_t KernelScratchBytes(const ModelConfig& c, int64_t positions, int threads) {
   constexpr int64_t kPadding = 16;
+  constexpr int64_t kRowPadding = 272;
   constexpr int64_t kPanelFloats = 154'000;
   constexpr int64_t kPositionsAtATime = 128;
   const int64_t widest = std::max({c.hidden_size, c.dense_intermediate_size, c.kda_width(),
@@ -50,8 +51,8 @@ uint64_t KernelScratchBytes(const ModelConfig& c, int64_t positions, int threads
   const int64_t units = 4 * threads + std::min(positions, kPositionsAtATime);
   const int64_t latent = c.kv_lora_rank + c.qk_rope_head_dim + kPadding;
   const int64_t attention = 2 * units * c.mla_heads * latent;
-  const int64_t packed = positions * (widest + kPadding) +
-                         positions * c.experts_per_token * (c.moe_intermediate_size + kPadding);
+  const int64_t packed = positions * (widest + kRowPadding) +
+                         positions * c.experts_per_token * (c.moe_intermediate_size + kRowPadding);
   return static_cast<uint64_t>(attention + packed + threads * kPanelFloats) * sizeof(float);
 }
 

@@ -44,13 +44,14 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   float* low_rank = frame.Take(n * dim);
   float* beta = frame.Take(n * heads);
 
-  // All projections of x first: a device that computes them apart computes them together.
-  Linear(spine, SpineMatrix::kQProj, x, projected[0], width, n);  // [n, heads * dim]
-  Linear(spine, SpineMatrix::kKProj, x, projected[1], width, n);  // [n, heads * dim]
-  Linear(spine, SpineMatrix::kVProj, x, projected[2], width, n);  // [n, heads * dim]
-  Linear(spine, SpineMatrix::kFaProj, x, low_rank, dim, n);       // [n, dim]
-  Linear(spine, SpineMatrix::kBProj, x, beta, heads, n);          // [n, heads]
-  Linear(spine, SpineMatrix::kGProj, x, gate, width, n);          // [n, heads * dim]
+  // All projections first: a device that computes them apart is waited for once.
+  Linear(spine, SpineMatrix::kQProj, x, projected[0], width, n);   // [n, heads * dim]
+  Linear(spine, SpineMatrix::kKProj, x, projected[1], width, n);   // [n, heads * dim]
+  Linear(spine, SpineMatrix::kVProj, x, projected[2], width, n);   // [n, heads * dim]
+  Linear(spine, SpineMatrix::kFaProj, x, low_rank, dim, n);        // [n, dim]
+  Linear(spine, SpineMatrix::kFbProj, low_rank, alpha, width, n);  // [n, heads * dim]
+  Linear(spine, SpineMatrix::kBProj, x, beta, heads, n);           // [n, heads]
+  Linear(spine, SpineMatrix::kGProj, x, gate, width, n);           // [n, heads * dim]
 
   // Causal convolution over the sequence, SiLU.
   const auto convolve = [&](SpineVector conv, int which, float* y) {
@@ -70,7 +71,6 @@ void Model::KdaBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   convolve(SpineVector::kQConv, 0, q);
   convolve(SpineVector::kKConv, 1, k);
   convolve(SpineVector::kVConv, 2, v);
-  Linear(spine, SpineMatrix::kFbProj, low_rank, alpha, width, n);  // [n, heads * dim]
   const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
   device_.L2Normalize(q, n * heads, dim, q_scale);
   device_.L2Normalize(k, n * heads, dim, 1.0f);
