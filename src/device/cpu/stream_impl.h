@@ -287,7 +287,7 @@ inline void StreamMatMul(const MatMulJob& job, const WeightRows& w) {
   }
   alignas(64) float acc[A::kStreamPositions * kStreamRows * kLanes];
   const int64_t plane_stride = RoundUpTo(job.cols, Stream::kUnit) / kPlanes<A>;
-  const int64_t some = kStreamFloats / (job.n <= 4 ? 4 : A::kStreamPositions);
+  const int64_t some = kStreamFloats / job.n / kMxGroup * kMxGroup;
   const int64_t block = job.n == 1 || job.cols < some ? job.cols : some;
   for (int64_t row = 0; row < job.rows; row += kStreamRows) {
     const int64_t count = job.rows - row < kStreamRows ? job.rows - row : kStreamRows;
