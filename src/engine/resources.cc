@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "base/page_memory.h"
+#include "device/cpu/kernels.h"
 #include "device/vulkan/vulkan_device.h"
 #include "io/memory_limits.h"
 #include "model/model.h"
@@ -40,20 +41,21 @@ uint64_t ProgramBytes(const MemoryLimits& limits, int threads) {
 }
 
 // What the kernels take for a while: packed activations, partial states of the attention for four
-// units of work per thread, a panel of widened weights per thread.
+// units of work per thread, and for each thread a panel of widened weights and what experts or the
+// values of a head need.
 uint64_t KernelScratchBytes(const ModelConfig& c, int64_t positions, int threads) {
   constexpr int64_t kPadding = 16;
-  constexpr int64_t kRowPadding = 272;
-  constexpr int64_t kPanelFloats = 154'000;
-  constexpr int64_t kPositionsAtATime = 128;
   const int64_t widest = std::max({c.hidden_size, c.dense_intermediate_size, c.kda_width(),
                                    c.mla_heads * c.v_head_dim, c.shared_width()});
-  const int64_t units = 4 * threads + std::min(positions, kPositionsAtATime);
+  const int64_t at_a_time = std::min(positions, kPanelPositions);
+  const int64_t units = 4 * threads + at_a_time;
   const int64_t latent = c.kv_lora_rank + c.qk_rope_head_dim + kPadding;
   const int64_t attention = 2 * units * c.mla_heads * latent;
-  const int64_t packed = positions * (widest + kRowPadding) +
-                         positions * c.experts_per_token * (c.moe_intermediate_size + kRowPadding);
-  return static_cast<uint64_t>(attention + packed + threads * kPanelFloats) * sizeof(float);
+  const int64_t hidden = c.experts_per_token * (c.moe_intermediate_size + kPackedPadding);
+  const int64_t packed = positions * (widest + kPackedPadding + hidden);
+  const int64_t values = at_a_time * (c.kv_lora_rank + kPackedPadding);
+  const int64_t of_thread = kMatMulScratch + std::max(kExpertScratch, values);
+  return static_cast<uint64_t>(attention + packed + threads * of_thread) * sizeof(float);
 }
 
 }  // namespace

@@ -27,9 +27,7 @@ std::string FastDevice::Describe() const {
 }
 
 int64_t FastDevice::PackedFloats(WeightFormat format, int64_t cols) const {
-  // 1 KiB and a line more than whole rows, which may be multiples of 4 KiB: what several positions
-  // have of the same columns would fight for the same sets of the L1 cache.
-  return RoundUpTo(cols, format == WeightFormat::kMxfp4 ? kMxGroup : kLanes) + 17 * kLanes;
+  return RoundUpTo(cols, format == WeightFormat::kMxfp4 ? kMxGroup : kLanes) + kPackedPadding;
 }
 
 void FastDevice::PackRow(WeightFormat format, float* row, const float* src, int64_t begin,

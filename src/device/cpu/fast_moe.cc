@@ -6,9 +6,7 @@
 namespace deltafin {
 namespace {
 
-constexpr int64_t kUnitRows = 128;     // weight rows of one piece of work: a group of hidden values
 constexpr int64_t kHiddenRows = 1024;  // (expert, position) pairs whose hidden values are kept
-constexpr int64_t kHiddenScratch = 2 * kPanelPositions * kUnitRows;
 
 // The `top_k` largest of scores[e] + bias[e], descending, the lower index first among equals.
 void PickExperts(int32_t* ids, const float* scores, const float* bias, int64_t num_experts,
@@ -127,14 +125,14 @@ void FastDevice::RunExperts(float* y, int64_t latent, int64_t hidden_rows, SituP
     hidden_floats = std::max(hidden_floats, PackedFloats(w2.format, w2.cols));
   }
   hidden_.Reserve(hidden_rows * hidden_floats);
-  scratch_.Reserve(kMatMulScratch + kHiddenScratch);
+  scratch_.Reserve(kMatMulScratch + kExpertScratch);
 
   const auto run = [&](auto rows_of, double matrices, const auto& one) {
     expert_units_.clear();
     int64_t positions = 0;
     int64_t cols = 0;
     for (const ExpertPiece& piece : expert_pieces_) {
-      for (int64_t row = 0; row < rows_of(piece); row += kUnitRows) {
+      for (int64_t row = 0; row < rows_of(piece); row += kExpertRows) {
         expert_units_.push_back({&piece, row});
       }
       positions += piece.count;
@@ -143,7 +141,7 @@ void FastDevice::RunExperts(float* y, int64_t latent, int64_t hidden_rows, SituP
     const auto pieces = static_cast<double>(expert_pieces_.size());
     const double per_piece = 4.0 + static_cast<double>(positions) / pieces;
     const double ns = kernels_.fma_ns * matrices *
-                      static_cast<double>(std::min(kUnitRows, rows_of(expert_pieces_[0]))) *
+                      static_cast<double>(std::min(kExpertRows, rows_of(expert_pieces_[0]))) *
                       static_cast<double>(cols) * per_piece;
     Parallel(static_cast<int64_t>(expert_units_.size()), 1, ns, [&](int64_t begin, int64_t end) {
       const ThreadScratch::Lease scratch(scratch_);
@@ -166,22 +164,22 @@ void FastDevice::RunExpertHidden(const ExpertUnit& unit, float* scratch, int64_t
   const ExpertPiece& piece = *unit.piece;
   const Matrix& w1 = piece.weights->w1;
   const Matrix& w2 = piece.weights->w2;
-  const int64_t rows = std::min(kUnitRows, w1.rows - unit.first_row);
+  const int64_t rows = std::min(kExpertRows, w1.rows - unit.first_row);
   float* const gate = scratch + kMatMulScratch;
-  float* const up = gate + kPanelPositions * kUnitRows;
+  float* const up = gate + kPanelPositions * kExpertRows;
   const auto multiply = [&](const Matrix& w, float* to) {
     MatMulJob job = JobOf(w, unit.first_row, rows);
     job.n = piece.count;
     job.x = {packed_.data(), PackedFloats(w.format, latent), piece.inputs};
-    job.y = {to, kUnitRows, nullptr};
+    job.y = {to, kExpertRows, nullptr};
     kernels_.matmul(job, scratch);
   };
   multiply(w1, gate);
   multiply(piece.weights->w3, up);
   const int64_t hidden_floats = PackedFloats(w2.format, w2.cols);
   for (int64_t i = 0; i < piece.count; ++i) {
-    float* const g = gate + i * kUnitRows;
-    kernels_.situ(g, g, up + i * kUnitRows, rows, params.beta, params.linear_beta);
+    float* const g = gate + i * kExpertRows;
+    kernels_.situ(g, g, up + i * kExpertRows, rows, params.beta, params.linear_beta);
     PackRow(w2.format, hidden_.data() + (piece.first_hidden + i) * hidden_floats, g, unit.first_row,
             unit.first_row + rows, w2.cols);
   }
@@ -191,7 +189,7 @@ void FastDevice::RunExpertOutput(const ExpertUnit& unit, float* scratch, float* 
   const ExpertPiece& piece = *unit.piece;
   const Matrix& w2 = piece.weights->w2;
   const int64_t hidden_floats = PackedFloats(w2.format, w2.cols);
-  MatMulJob job = JobOf(w2, unit.first_row, std::min(kUnitRows, w2.rows - unit.first_row));
+  MatMulJob job = JobOf(w2, unit.first_row, std::min(kExpertRows, w2.rows - unit.first_row));
   job.n = piece.count;
   job.x = {hidden_.data() + piece.first_hidden * hidden_floats, hidden_floats, nullptr};
   job.y = {y + unit.first_row, latent, piece.outputs};

@@ -51,6 +51,14 @@ struct MatMulJob {
 inline constexpr int64_t kMatMulScratch =
     kPanelRows * (kMaxPanelCols + kMaxPanelCols / kMxGroup * kLanes + kPanelPositions * kLanes);
 
+// Weight rows of an expert in one piece of work, and floats for what w1 and w3 make of them.
+inline constexpr int64_t kExpertRows = 128;
+inline constexpr int64_t kExpertScratch = 2 * kPanelPositions * kExpertRows;
+// Floats between a packed row and the next one: 1 KiB and a line more than the row, which may be
+// multiples of 4 KiB. What several positions have of the same columns would fight for the same sets
+// of the L1 cache.
+inline constexpr int64_t kPackedPadding = 17 * kLanes;
+
 // The state of attention over a run of tokens, of one (position, head): the weighted sum o of
 // `value_floats` floats in the order of the kernel's registers, then the maximum and the sum.
 struct AttentionJob {

@@ -56,6 +56,10 @@ const ProductShape& ShapeFor(WeightFormat format, uint32_t n, uint32_t rows) {
 constexpr uint32_t kExactRows = 8;
 constexpr uint32_t kMostExactRowGroups = 512;
 constexpr uint32_t kMostExactPositionGroups = 64;
+constexpr uint32_t kExactRowGroups = 16;  // of each of many
+// shaders/product_in_place.comp: of a workgroup.
+constexpr uint32_t kInPlaceRows = 8;
+constexpr uint32_t kInPlacePositions = 4;
 
 uint32_t Groups(uint64_t count, uint64_t of_group) {
   return static_cast<uint32_t>((count + of_group - 1) / of_group);
@@ -408,8 +412,7 @@ GpuBuffer::GpuBuffer(Gpu& gpu, uint64_t bytes, MemoryUse use) : gpu_(&gpu), byte
     allocate.pNext = &flags;
     allocate.allocationSize = needs.size;
     allocate.memoryTypeIndex = gpu.MemoryType(needs.memoryTypeBits, use);
-    gpu.Check(api.vkAllocateMemory(gpu.device_, &allocate, nullptr, &memory_), "taking memory");
-    gpu.Check(api.vkBindBufferMemory(gpu.device_, buffer_, memory_, 0), "binding memory");
+    Take(allocate, "taking memory");
     const VkMemoryPropertyFlags properties =
         gpu.memory_.memoryTypes[allocate.memoryTypeIndex].propertyFlags;
     is_local_ = (properties & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0;
@@ -421,15 +424,21 @@ GpuBuffer::GpuBuffer(Gpu& gpu, uint64_t bytes, MemoryUse use) : gpu_(&gpu), byte
                 "mapping memory");
       host_ = static_cast<std::byte*>(host);
     }
-    VkBufferDeviceAddressInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
-    info.buffer = buffer_;
-    address_ = api.vkGetBufferDeviceAddress(gpu.device_, &info);
   } catch (...) {
     Reset();
     throw;
   }
-  gpu.allocated_bytes_ += bytes;
+}
+
+void GpuBuffer::Take(const VkMemoryAllocateInfo& allocate, const char* doing) {
+  const VulkanApi& api = gpu_->api_;
+  gpu_->Check(api.vkAllocateMemory(gpu_->device_, &allocate, nullptr, &memory_), doing);
+  gpu_->Check(api.vkBindBufferMemory(gpu_->device_, buffer_, memory_, 0), "binding memory");
+  VkBufferDeviceAddressInfo info{};
+  info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
+  info.buffer = buffer_;
+  address_ = api.vkGetBufferDeviceAddress(gpu_->device_, &info);
+  gpu_->allocated_bytes_ += bytes_;
 }
 
 GpuBuffer& GpuBuffer::operator=(GpuBuffer&& other) noexcept {
@@ -533,9 +542,19 @@ void GpuCommands::ExactProduct(WeightFormat weights, const ProductJob& job) {
 
 void GpuCommands::ExactProducts(WeightFormat weights, VkDeviceAddress table, uint32_t count,
                                 uint32_t most_n) {
-  constexpr uint32_t kRowGroups = 16;  // of each of many
   const ProductPush push{{}, table, 1};
-  Dispatch(format("exact_product_{}", FormatName(weights)), &push, sizeof(push), kRowGroups,
+  Dispatch(format("exact_product_{}", FormatName(weights)), &push, sizeof(push), kExactRowGroups,
+           std::min(most_n, kMostExactPositionGroups), count);
+}
+
+void GpuCommands::ProductsInPlace(VkDeviceAddress table, uint32_t count, const ProductJob& any,
+                                  uint32_t most_n, bool exactly_too) {
+  const ProductPush push{any, table, table != 0 ? 1u : 0u};
+  const uint32_t positions = most_n == 1 ? 1 : kInPlacePositions;
+  Dispatch(NameFor(format("product_in_place_{}", positions)), &push, sizeof(push),
+           Groups(most_n, positions), Groups(any.rows, kInPlaceRows), count);
+  if (!exactly_too) return;
+  Dispatch("exact_product_in_place", &push, sizeof(push), kExactRowGroups,
            std::min(most_n, kMostExactPositionGroups), count);
 }
 

@@ -52,7 +52,7 @@ class GpuBuffer {
   GpuBuffer() = default;
   GpuBuffer(Gpu& gpu, uint64_t bytes, MemoryUse use);  // throws Error(kOutOfMemory), GpuLost
   // Memory of the host's that shaders read where it is (host_slots.cc); it must outlive this. Both
-  // are multiples of import_alignment. Throws the same, and Error(kUnsupported).
+  // must be multiples of import_alignment. Throws the same, and Error(kUnsupported).
   GpuBuffer(Gpu& gpu, std::byte* host, uint64_t bytes);
   ~GpuBuffer() { Reset(); }
   GpuBuffer(GpuBuffer&& other) noexcept { *this = std::move(other); }
@@ -66,6 +66,8 @@ class GpuBuffer {
   bool is_local() const { return is_local_; }
 
  private:
+  // What the constructors end with: the memory, and where it is. `doing` is for errors.
+  void Take(const VkMemoryAllocateInfo& allocate, const char* doing);
   void Reset() noexcept;
 
   Gpu* gpu_ = nullptr;
@@ -123,6 +125,10 @@ class GpuCommands {
   // What these products leave to double precision.
   void ExactProduct(WeightFormat format, const ProductJob& job);
   void ExactProducts(WeightFormat format, VkDeviceAddress table, uint32_t count, uint32_t most_n);
+  // As Products, of MXFP4 that lies in memory of the host's as the checkpoint has it, or of `any`
+  // alone where `table` is 0; `exactly_too`: and what they leave to double precision.
+  void ProductsInPlace(VkDeviceAddress table, uint32_t count, const ProductJob& any,
+                       uint32_t most_n, bool exactly_too);
   // The shader of this name with `job` as its push constants, in a grid of workgroups.
   template <class Job>
   void Run(std::string_view shader, const Job& job, uint32_t x, uint32_t y = 1, uint32_t z = 1) {

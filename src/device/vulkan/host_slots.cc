@@ -43,6 +43,7 @@ VkDeviceAddress HostSlots::Find(const std::byte* from, uint64_t bytes) const {
 // ---- GpuBuffer ----
 
 GpuBuffer::GpuBuffer(Gpu& gpu, std::byte* host, uint64_t bytes) : gpu_(&gpu), bytes_(bytes) {
+  constexpr const char* kDoing = "using memory of the host's";
   const VulkanApi& api = gpu.api_;
   const auto get_properties = reinterpret_cast<PFN_vkGetMemoryHostPointerPropertiesEXT>(
       gpu.import_alignment() == 0
@@ -54,8 +55,13 @@ GpuBuffer::GpuBuffer(Gpu& gpu, std::byte* host, uint64_t bytes) : gpu_(&gpu), by
                        "(VK_EXT_external_memory_host)",
                        gpu.info().name));
   }
+  if (reinterpret_cast<uintptr_t>(host) % gpu.import_alignment() != 0) {
+    throw Error(ErrorCode::kUnsupported,
+                format("the GPU {} takes memory of the host's at multiples of {} bytes alone",
+                       gpu.info().name, gpu.import_alignment()));
+  }
   if (gpu.faults_.most_bytes != 0 && gpu.allocated_bytes_ + bytes > gpu.faults_.most_bytes) {
-    gpu.Check(VK_ERROR_OUT_OF_DEVICE_MEMORY, "using memory of the host's");
+    gpu.Check(VK_ERROR_OUT_OF_DEVICE_MEMORY, kDoing);
   }
   constexpr auto kKind = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
   VkExternalMemoryBufferCreateInfo external{};
@@ -89,19 +95,12 @@ GpuBuffer::GpuBuffer(Gpu& gpu, std::byte* host, uint64_t bytes) : gpu_(&gpu), by
     // What the host writes must be there without flushes.
     allocate.memoryTypeIndex =
         gpu.MemoryType(needs.memoryTypeBits & of_host.memoryTypeBits, MemoryUse::kFromGpu);
-    gpu.Check(needs.size <= bytes ? api.vkAllocateMemory(gpu.device_, &allocate, nullptr, &memory_)
-                                  : VK_ERROR_OUT_OF_DEVICE_MEMORY,
-              "using memory of the host's");
-    gpu.Check(api.vkBindBufferMemory(gpu.device_, buffer_, memory_, 0), "binding memory");
-    VkBufferDeviceAddressInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
-    info.buffer = buffer_;
-    address_ = api.vkGetBufferDeviceAddress(gpu.device_, &info);
+    if (needs.size > bytes) gpu.Check(VK_ERROR_OUT_OF_DEVICE_MEMORY, kDoing);
+    Take(allocate, kDoing);
   } catch (...) {
     Reset();
     throw;
   }
-  gpu.allocated_bytes_ += bytes;
 }
 
 }  // namespace deltafin

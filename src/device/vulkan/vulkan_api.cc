@@ -223,6 +223,7 @@ PhysicalGpu VulkanInstance::Inspect(VkPhysicalDevice handle, int number) const {
       host.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT;
       properties.pNext = &host;
       api_.vkGetPhysicalDeviceProperties2(handle, &properties);
+      properties.pNext = nullptr;
       gpu.import_alignment = host.minImportedHostPointerAlignment;
     }
   }

@@ -1,31 +1,11 @@
 // Experts in slots of the host's, computed by a GPU that shares its memory: nothing of them is
 // copied.
-#include <algorithm>
-
 #include "base/check.h"
 #include "base/format.h"
 #include "device/vulkan/operator_jobs.h"
 #include "device/vulkan/vulkan_device.h"
 
 namespace deltafin {
-namespace {
-
-// Push constants of shaders/product_job.glsl.
-struct ProductPush {
-  ProductJob only;
-  VkDeviceAddress table = 0;
-  uint64_t in_table = 0;
-};
-// shaders/product_in_place.comp
-constexpr uint32_t kRowsOfAGroup = 8;
-constexpr uint32_t kPositions = 4;
-// shaders/exact_product.comp: workgroups that share the work.
-constexpr uint32_t kExactRowGroups = 16;
-constexpr uint32_t kMostExactPositionGroups = 64;
-
-uint32_t Groups(uint32_t count, uint32_t of_group) { return (count + of_group - 1) / of_group; }
-
-}  // namespace
 
 void VulkanDevice::SetSlots(std::byte* begin, uint64_t slot_bytes, int64_t count) {
   if (slots_.is_there()) gpu_.WaitForAll();
@@ -62,14 +42,7 @@ HeldMatrix VulkanDevice::GuardedInPlace(const Matrix& w) {
 
 void VulkanDevice::RecordInPlace(const ProductJob& job, VkDeviceAddress table, uint32_t count,
                                  uint32_t most_n, bool needs_exact) {
-  const ProductPush push{job, table, table != 0 ? 1u : 0u};
-  const uint32_t positions = most_n == 1 ? 1 : kPositions;
-  Commands().RunArithmetic(most_n == 1 ? "product_in_place_1" : "product_in_place_4", push,
-                           Groups(most_n, positions), Groups(job.rows, kRowsOfAGroup), count);
-  if (needs_exact) {
-    Commands().Run("exact_product_in_place", push, kExactRowGroups,
-                   std::min(most_n, kMostExactPositionGroups), count);
-  }
+  Commands().ProductsInPlace(table, count, job, most_n, needs_exact);
   reads_slots_ = true;
   constexpr uint64_t kBlockBytes = 17;  // 32 codes and their scale
   in_place_bytes_ += uint64_t{count} * job.rows * (job.cols / 32) * kBlockBytes;

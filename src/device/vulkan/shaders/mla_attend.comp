@@ -328,7 +328,7 @@ void main() {
       uint column = thread + c * kThreads;
       if (column >= kv_lora) break;
       if (num_spans == 1u) {
-        result.at[row * kv_lora + column] = 
+        result.at[row * kv_lora + column] =
             ToBits(Div(FromBits(floatBitsToUint(outputs[c][h])), FromBits(sum[h])));
       } else {
         spans.at[to + 2 + column] = floatBitsToUint(outputs[c][h]);
