@@ -201,6 +201,13 @@ TEST_F(VulkanInPlaceTest, AGpuThatCannotHaveTheSlotsLeavesThemToTheCpu) {
                  Run(device, {&expert, 1}, x, 1, kLatent), "refused");
   EXPECT_EQ(device.in_place_bytes(), 0u);
   EXPECT_FALSE(device.is_lost());
+
+  VulkanDevice& other = gpu_->Restart(kMuch, 0);
+  other.SetSlots(memory_.data() + 64, kSlotBytes, kSlots - 1);
+  EXPECT_NE(gpu_->notice().find("at multiples of"), std::string::npos) << gpu_->notice();
+  ExpectSameBits(Run(*plain_, {&expert, 1}, x, 1, kLatent), Run(other, {&expert, 1}, x, 1, kLatent),
+                 "in no page of its own");
+  EXPECT_EQ(other.in_place_bytes(), 0u);
 }
 
 }  // namespace
