@@ -26,21 +26,19 @@ std::vector<int32_t> DistinctByRank(const std::vector<int32_t>& picks, int64_t n
 }  // namespace
 
 // Called at the end of `layer`: applies the next layer's own residual mix, norm and router to the
-// prefix sum, which lacks only what the next attention will add. What the first layer of the next
-// pass picks depends on a token that is not known yet: there, and where the router is not in RAM,
-// the guess is what that layer picked last time.
+// prefix sum, which lacks only what the next attention will add. After the last layer that depends
+// on a token that is not known yet: there, and where the router is not in RAM, the guess is what
+// that layer picked last time.
 void Model::HintNextExperts(Pass& pass, int64_t layer) {
-  int64_t next = layer;
-  do {
-    next = (next + 1) % config_.num_layers;
-  } while (!config_.IsMoe(next));
+  const int64_t next = (layer + 1) % config_.num_layers;
+  if (!config_.IsMoe(next)) return;
   if (!experts_.WantsHint(next)) return;
   const PhaseScope phase(clock_, Phase::kForesight);
   const Matrix* router = spine_.ResidentRouter(next);
   const float* mix = spine_.ResidentVector(next, SpineVector::kMlpResQuery);
   const float* norm = spine_.ResidentVector(next, SpineVector::kPostAttentionNorm);
   const float* bias = spine_.ResidentVector(next, SpineVector::kRouterBias);
-  if (next <= layer || !router || !mix || !norm || !bias) {
+  if (next == 0 || !router || !mix || !norm || !bias) {
     experts_.Hint(next, {});
     return;
   }

@@ -165,7 +165,7 @@ void Model::DecoderLayer(Pass& pass, int64_t layer) {
   }
   Observe(pass, layer, TracePoint::kMlpOut, out, n);
   device_.Add(pass.prefix, out, stride);
-  if (config_.IsMoe(layer)) HintNextExperts(pass, layer);
+  HintNextExperts(pass, layer);
   Observe(pass, layer, TracePoint::kHidden, pass.prefix, n);
 }
 
