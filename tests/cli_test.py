@@ -7,6 +7,7 @@ DELTAFIN_SOURCE_DIR in the environment.
 import json
 import os
 import platform
+import resource
 import shlex
 import signal
 import struct
@@ -28,9 +29,9 @@ def clean_environment(extra=None):
     return env
 
 
-def run(*args, stdin=None, env=None, check=True):
+def run(*args, stdin=None, env=None, check=True, preexec_fn=None):
     done = subprocess.run(PROGRAM + list(args), input=stdin, env=clean_environment(env),
-                          capture_output=True, timeout=240)
+                          capture_output=True, timeout=240, preexec_fn=preexec_fn)
     if check and done.returncode != 0:
         raise AssertionError(f"{args}: exit {done.returncode}: {done.stderr.decode()}")
     return done
@@ -258,6 +259,16 @@ class Run(unittest.TestCase):
                 last = done.stderr.decode().strip().splitlines()[-1]
                 self.assertTrue(last.startswith("deltafin: "), last)
                 self.assertIn(expected, last)
+
+    def test_opens_as_many_files_as_the_system_allows(self):
+        # k3-nano has 14 shards, and the program some files of its own.
+        def limit(soft, hard):
+            return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        args = ("run", "--prompt", "a", "--max-new", "1")
+        run(*args, preexec_fn=limit(16, 256))
+        done = run(*args, check=False, preexec_fn=limit(16, 16))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("ulimit -n", done.stderr.decode())
 
     def test_computes_with_a_gpu_what_the_cpu_computes(self):
         args = ("run", "--prompt", PROMPTS[0]["text"], "--max-new", "8", "--ignore-stop")

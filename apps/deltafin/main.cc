@@ -5,9 +5,11 @@
 #include <iostream>
 #include <iterator>
 #include <new>
+#include <system_error>
 
 #include "command_line.h"
 #include "deltafin/error.h"
+#include "descriptors.h"
 #include "environment.h"
 #include "interrupt.h"
 
@@ -68,6 +70,7 @@ std::string ReadTextFile(const std::string& path) {
 }  // namespace deltafin
 
 int main(int argc, char** argv) {
+  deltafin::RaiseDescriptorLimit();
   try {
     return deltafin::Main(argc, argv);
   } catch (const deltafin::Error& error) {
@@ -78,6 +81,12 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr,
                  "deltafin: out of memory; pass a smaller --ram or --context, or free memory\n");
+  } catch (const std::system_error& error) {
+    const bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
+    std::fprintf(
+        stderr, "deltafin: %s: %s%s\n", no_thread ? "cannot start a thread" : "unexpected",
+        error.what(),
+        no_thread ? "; allow more of them (ulimit -u, or the limit of the control group)" : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "deltafin: unexpected: %s\n", error.what());
   }

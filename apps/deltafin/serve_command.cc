@@ -1,5 +1,4 @@
 // deltafin serve: the OpenAI-compatible server.
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "command_line.h"
 #include "deltafin/saved_sessions.h"
 #include "deltafin/scheduler.h"
+#include "descriptors.h"
 #include "environment.h"
 #include "interrupt.h"
 #include "model_options.h"
@@ -48,15 +48,10 @@ struct ServeOptions {
   bool quiet = false;
 };
 
-// As many descriptors as this process may have; the number of connections that are left room for.
+// The number of connections that are left room for.
 size_t RoomForConnections(size_t wanted) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
-  limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 && getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
-  if (limit.rlim_cur == RLIM_INFINITY) return wanted;
-  const uint64_t room = limit.rlim_cur > 2 * kOtherDescriptors ? limit.rlim_cur - kOtherDescriptors
-                                                               : limit.rlim_cur / 2;
+  const uint64_t limit = RaiseDescriptorLimit();
+  const uint64_t room = limit > 2 * kOtherDescriptors ? limit - kOtherDescriptors : limit / 2;
   return static_cast<size_t>(std::min<uint64_t>(wanted, room));
 }
 

@@ -160,7 +160,8 @@ void FailRead(const std::string& path, uint64_t offset, uint64_t bytes, uint64_t
 }
 
 std::string ReasonOf(int error) {
-  return std::error_code(error, std::generic_category()).message();
+  const std::string reason = std::error_code(error, std::generic_category()).message();
+  return error == EMFILE ? reason + "; allow more of them (ulimit -n)" : reason;
 }
 
 void FailFile(const std::string& path, const std::string& what, int error) {
