@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -16,6 +14,7 @@
 #include "deltafin/convert.h"
 #include "engine_harness.h"
 #include "io/memory_limits.h"
+#include "least_budget.h"
 #include "reference/odd_checkpoints.h"
 #include "reference/oracle_data.h"
 #include "shared_data.h"
@@ -60,39 +59,6 @@ std::string PlanNote(const Engine& engine, const std::string& what) {
   return "";
 }
 
-// The smallest --ram that the engine says would do.
-uint64_t LeastRam(const std::string& dir, SpineFormat spine) {
-  try {
-    Engine::Open(Options(dir, 1, spine));
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
-    uint64_t mib = 0;
-    char unit = 0;
-    const char* const least = std::strstr(e.what(), "at least --ram ");
-    if (least != nullptr && std::sscanf(least, "at least --ram %" SCNu64 "%c", &mib, &unit) == 2 &&
-        unit == 'M') {
-      return mib * kMiB;
-    }
-  }
-  ADD_FAILURE() << "no smallest budget";
-  return 0;
-}
-
-// Opens with `ram_bytes`. The allocator of a sanitizer keeps what was freed, so there the program
-// takes more from one opening to the next: then the budget follows it, and nothing else changes.
-std::unique_ptr<Engine> OpenWith(const std::string& dir, uint64_t ram_bytes, SpineFormat spine) {
-#ifndef NDEBUG
-  for (int attempt = 0; attempt < 200; ++attempt, ram_bytes += kMiB / 2) {
-    try {
-      return Engine::Open(Options(dir, ram_bytes, spine));
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::kOutOfMemory) throw;
-    }
-  }
-#endif
-  return Engine::Open(Options(dir, ram_bytes, spine));
-}
-
 std::vector<TokenId> SomeTokens() {
   auto ids = reference::LoadNanoPrompts().at(5).AllIds();
   ids.resize(std::min<size_t>(ids.size(), 90));
@@ -115,11 +81,11 @@ TEST_P(StreamedSpine, BitsDoNotDependOnTheBudget) {
   const auto resident = Engine::Open(Options(dir(), 1 << 30, GetParam()));
   EXPECT_EQ(PlanNote(*resident, "spine"), "all of it");
   const auto want = AppendAll(*resident->NewSession(), tokens, 0);
-  // Program and heap differ a little from one opening to the next.
-  const uint64_t least = LeastRam(dir(), GetParam()) + kMiB;
+  const uint64_t least = LeastRam(Options(dir(), 1, GetParam()));
   bool streamed = false;
   for (const uint64_t more : {uint64_t{0}, 2 * kMiB, 6 * kMiB, 12 * kMiB, 24 * kMiB}) {
-    const auto engine = OpenWith(dir(), least + more, GetParam());
+    EngineOptions options = Options(dir(), least + more, GetParam());
+    const auto engine = OpenAndFollow(options);
     const std::string note = PlanNote(*engine, "spine");
     streamed |= note != "all of it";
     const auto session = engine->NewSession();
@@ -144,7 +110,8 @@ uint64_t PlanBytes(const Engine& engine, const std::string& what) {
 
 TEST_P(StreamedSpine, MemoryStaysWithinTheBudget) {
   const auto tokens = SomeTokens();
-  const uint64_t least = LeastRam(dir(), GetParam()) + kMiB;
+  // Program and heap differ a little from one opening to the next.
+  const uint64_t least = LeastRam(Options(dir(), 1, GetParam())) + kMiB;
   for (const uint64_t more : {uint64_t{0}, 4 * kMiB, 10 * kMiB, 30 * kMiB}) {
     TrimHeap();
     const auto engine = Engine::Open(Options(dir(), least + more, GetParam()));
