@@ -2,6 +2,7 @@
 // are compared bit by bit.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -56,6 +57,45 @@ class MisleadingStore final : public ExpertStore {
   std::mt19937 random_;
 };
 
+// Every matrix is on its way when it is asked for, and comes when there is nothing else to do.
+class AwaitedSpine final : public SpineStore {
+ public:
+  explicit AwaitedSpine(SpineStore& spine) : spine_(spine) {}
+
+  std::unique_ptr<SpineLease> Acquire(int64_t layer) override {
+    return std::make_unique<Lease>(*this, spine_.Acquire(layer));
+  }
+  void ReadEmbeddings(std::span<const TokenId> tokens, float* out) override {
+    spine_.ReadEmbeddings(tokens, out);
+  }
+  // How often something was done meanwhile.
+  int64_t num_done(SpineMatrix id) const {
+    const auto found = num_done_.find(id);
+    return found == num_done_.end() ? 0 : found->second;
+  }
+
+ private:
+  class Lease final : public SpineLease {
+   public:
+    Lease(AwaitedSpine& store, std::unique_ptr<SpineLease> lease)
+        : store_(store), lease_(std::move(lease)) {}
+    const float* Vector(SpineVector id) override { return lease_->Vector(id); }
+    void ForEachPiece(SpineMatrix id, const Use& use,
+                      const std::function<bool()>& meanwhile) override {
+      while (meanwhile()) ++store_.num_done_[id];
+      lease_->ForEachPiece(id, use, meanwhile);
+    }
+    Matrix Whole(SpineMatrix id) override { return lease_->Whole(id); }
+
+   private:
+    AwaitedSpine& store_;
+    const std::unique_ptr<SpineLease> lease_;
+  };
+
+  SpineStore& spine_;
+  std::map<SpineMatrix, int64_t> num_done_;
+};
+
 class ExpertInvarianceTest : public testing::Test {
  protected:
   ExpertInvarianceTest()
@@ -69,9 +109,10 @@ class ExpertInvarianceTest : public testing::Test {
   }
 
   // The logits after every token: a prompt of 9 in one pass, the others one by one.
-  std::vector<float> Logits(ExpertStore& experts) {
+  std::vector<float> Logits(ExpertStore& experts) { return Logits(*spine_, experts); }
+  std::vector<float> Logits(SpineStore& spine, ExpertStore& experts) {
     const ModelConfig& config = checkpoint_->config();
-    Model model(config, *spine_, experts, *device_);
+    Model model(config, spine, experts, *device_);
     SequenceState state(config, *device_, CacheFormat::kF32);
     std::vector<float> all;
     const auto sink = [&](size_t, int64_t, std::span<const float> row) {
@@ -147,6 +188,19 @@ TEST_F(ExpertInvarianceTest, WarmStarts) {
     if (want.empty()) want = got;
     EXPECT_EQ(got, want) << num_slots << " slots";
   }
+}
+
+// While a shared matrix is waited for, experts that have come are computed: the disk has them
+// before it. By then the router has picked, and the input of the experts has been projected.
+TEST_F(ExpertInvarianceTest, ExpertsAreComputedWhileSharedMatricesAreAwaited) {
+  SimpleReadQueue queue;
+  const std::vector<float> want = Logits(*MakeStore(queue, 200, Prefetch::kOff));
+  AwaitedSpine spine(*spine_);
+  const auto store = MakeStore(queue, 2, Prefetch::kOff);  // so that not all are there at once
+  EXPECT_EQ(Logits(spine, *store), want);
+  EXPECT_GT(spine.num_done(SpineMatrix::kSharedGate), 0);
+  EXPECT_EQ(spine.num_done(SpineMatrix::kRouter), 0);
+  EXPECT_EQ(spine.num_done(SpineMatrix::kRoutedDown), 0);
 }
 
 // The hints of the model are about what it will really ask for.
