@@ -23,16 +23,17 @@ inline uint64_t LeastRam(EngineOptions options) {
   return 0;
 }
 
-// The heap of the process keeps some of what was freed, a sanitizer's nearly all: what the program
-// takes grows from one opening to the next. Then the budget follows, by no more than it must.
+// The heap of the process keeps some of what was freed, a sanitizer's nearly all, and an emulator
+// something of every thread: what the program takes grows from one opening to the next. Then the
+// budget follows, and overtakes it sooner or later.
 inline std::unique_ptr<EngineImpl> OpenAndFollow(EngineOptions& options,
                                                  const EngineParts& parts = {}) {
-  for (int attempt = 0;; ++attempt) {
+  for (uint64_t attempt = 1;; ++attempt) {
     try {
       return std::make_unique<EngineImpl>(options, parts);
     } catch (const BudgetError& e) {
       if (attempt == 200) throw;
-      options.ram_bytes = e.least_bytes() + (1 << 16);
+      options.ram_bytes = e.least_bytes() + (attempt << 16);
     }
   }
 }
