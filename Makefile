@@ -69,7 +69,7 @@ prove: build
 nightly: deps-test
 	cmake --preset release -DDELTAFIN_TESTS=ON -DDELTAFIN_TIMEOUT_FACTOR=6
 	cmake --build build/release -j $(JOBS)
-	cd build/release && DELTAFIN_NIGHTLY=1 $(ctest) -R '^(hub_test|engine_stream_test|setup_cli_test)$$'
+	cd build/release && DELTAFIN_ROUNDS=1000 $(ctest) -R '^(hub_test|engine_stream_test|setup_cli_test)$$'
 
 asan: deps-test
 	cmake --preset $@

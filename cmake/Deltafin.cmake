@@ -65,7 +65,8 @@ function(deltafin_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout})
   if(CMAKE_CROSSCOMPILING)
     # A death test starts its own program again, which the emulator cannot do.
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=-*DeathTest.*")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT
+                                            "GTEST_FILTER=-*DeathTest.*;DELTAFIN_ROUNDS=25")
   endif()
   if(ARG_LABELS)
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")

@@ -2,7 +2,6 @@
 // does.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <random>
 
@@ -11,13 +10,12 @@
 #include "hub_double.h"
 #include "hub_model.h"
 #include "store/model_files.h"
+#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
 
 namespace fs = std::filesystem;
-
-int NumTrials() { return std::getenv("DELTAFIN_NIGHTLY") != nullptr ? 200 : 20; }
 
 class EngineStreamTest : public ::testing::Test {
  protected:
@@ -162,7 +160,7 @@ TEST_F(EngineStreamTest, AHubThatIsGoneEndsTheStepAndNotTheEngine) {
 
 TEST_F(EngineStreamTest, RandomFaultsChangeNoBit) {
   const Logits full = FullLogits();
-  for (int trial = 0; trial < NumTrials(); ++trial) {
+  for (int trial = 0; trial < Rounds(20); ++trial) {
     std::mt19937 random(static_cast<unsigned>(trial));
     fs::remove_all(model_);
     hub_.SetFaults(nullptr);

@@ -1,6 +1,6 @@
 """Setup and streaming as a person uses them, with nginx as the hub: kill -9, Ctrl-C, flags, JSON.
 
-Run by ctest as cli_test.py is. DELTAFIN_NIGHTLY=1: 200 random kills instead of 20.
+Run by ctest as cli_test.py is. DELTAFIN_ROUNDS=1000: 200 random kills instead of 20.
 """
 
 import filecmp
@@ -17,7 +17,7 @@ import unittest
 
 from cli_test import PROGRAM, clean_environment, run
 
-KILLS = 200 if os.environ.get("DELTAFIN_NIGHTLY") else 20
+KILLS = max(1, 20 * int(os.environ.get("DELTAFIN_ROUNDS", "100")) // 100)
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 PATH = "/moonshotai/Kimi-K3/resolve/main"
 

@@ -9,6 +9,7 @@
 #include "engine/session_impl.h"
 #include "io/testing_file_system.h"
 #include "shared_data.h"
+#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
@@ -63,7 +64,7 @@ class ContextSpillTest : public testing::Test {
 TEST_F(ContextSpillTest, TextAndStateAreTheSame) {
   const auto whole = Open(-1);
   const std::vector<TokenId> prompt = Prompt(900, 1);
-  for (const int64_t pages : {0, 1, 3}) {
+  for (const int64_t pages : SomeOf<int64_t>({1, 0, 3})) {
     const auto spilling = Open(pages);
     for (const double temperature : {0.0, 0.9}) {
       GenerateOptions options;
@@ -150,7 +151,7 @@ TEST_F(ContextSpillTest, ScheduledAnswersAreTheSame) {
 TEST_F(ContextSpillTest, AFullDiskEndsTheAnswerThatNeedsIt) {
   const auto whole = Open(-1);
   const auto spilling = Open(1, 2);
-  for (const bool full : {true, false}) {
+  for (const bool full : SomeOf({true, false})) {
     SchedulerOptions scheduler_options;
     scheduler_options.parallel = 2;
     const auto scheduler = Scheduler::Create(*spilling, scheduler_options);

@@ -8,6 +8,7 @@
 
 #include "engine/scheduler_test_util.h"
 #include "shared_data.h"
+#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
@@ -243,7 +244,7 @@ TEST_F(SchedulerStatesTest, WhateverIsReusedTheBitsStay) {
   for (bool folder : {false, true}) {
     const auto scheduler = NewScheduler(3, uint64_t{6} << 20, folder);
     std::vector<std::vector<TokenId>> texts = {Random(1, 40)};
-    for (int round = 0; round < 12; ++round) {
+    for (int round = 0; round < Rounds(12); ++round) {
       std::vector<std::unique_ptr<Recorder>> recorders;
       std::vector<Job> jobs;
       std::vector<bool> cancelled;

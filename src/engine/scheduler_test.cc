@@ -16,6 +16,7 @@
 #include "least_budget.h"
 #include "shared_data.h"
 #include "store/testing/temp_dir.h"
+#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
@@ -60,7 +61,7 @@ class SchedulerTest : public testing::Test {
 TEST_F(SchedulerTest, EveryMixGivesTheBitsOfASessionAlone) {
   std::mt19937 random(11);
   const auto alone = OpenNano(1);
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < Rounds(6); ++round) {
     const auto scheduler = NewScheduler(1 + round % 4);
     std::vector<std::unique_ptr<Recorder>> recorders;
     std::vector<Job> jobs;
@@ -87,7 +88,7 @@ TEST_F(SchedulerTest, EveryMixGivesTheBitsOfASessionAlone) {
 TEST_F(SchedulerTest, CancellingDisturbsNobody) {
   std::mt19937 random(5);
   const auto alone = OpenNano(1);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < Rounds(12); ++round) {
     const auto scheduler = NewScheduler(4);
     std::vector<std::unique_ptr<Recorder>> recorders;
     std::vector<Job> jobs;

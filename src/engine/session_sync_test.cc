@@ -7,6 +7,7 @@
 #include "engine/scheduler_test_util.h"
 #include "engine/session_impl.h"
 #include "shared_data.h"
+#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
@@ -76,7 +77,7 @@ TEST_F(SessionSyncTest, AnyOrderOfTextsGivesTheStateOfTheText) {
   for (Engine* engine : {engine_.get(), small.get()}) {
     const auto session = engine->NewSession();
     std::vector<TokenId> text;
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < Rounds(40); ++i) {
       text.resize(random() % (text.size() + 1));
       const auto more = RandomTokens(random, engine->info().vocab_size, 1 + random() % 20);
       text.insert(text.end(), more.begin(), more.end());

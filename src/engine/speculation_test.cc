@@ -5,6 +5,7 @@
 
 #include "engine/session_impl.h"
 #include "shared_data.h"
+#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
@@ -107,7 +108,8 @@ TEST_F(SpeculationTest, RejectionAtEveryPointChangesNothing) {
 }
 
 TEST_F(SpeculationTest, RandomPromptsAndGuesses) {
-  for (uint32_t seed = 0; seed < 12; ++seed) {
+  for (int round = 0; round < Rounds(12); ++round) {
+    const auto seed = static_cast<uint32_t>(round);
     const std::vector<TokenId> prompt = RandomPrompt(1 + seed * 7, seed + 100);
     GenerateOptions options = Options(24, seed % 2 == 0 ? 0 : 0.8);
     const auto plain = engine_->NewSession();

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -18,14 +17,12 @@
 #include "io/file.h"
 #include "store/install_lock.h"
 #include "store/shard_presence.h"
+#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The nightly size of the random tests.
-int NumTrials() { return std::getenv("DELTAFIN_NIGHTLY") != nullptr ? 200 : 20; }
 
 class SetupTest : public ::testing::Test {
  protected:
@@ -375,7 +372,7 @@ TEST_F(SetupTest, CleanFreesExpertsDownToASize) {
 // Any plan of faults, some of them with expiring links: what comes is whole, and no byte counts
 // before it is there.
 TEST_F(SetupTest, RandomFaultPlansEndWithEveryByte) {
-  for (int trial = 0; trial < NumTrials(); ++trial) {
+  for (int trial = 0; trial < Rounds(20); ++trial) {
     std::mt19937 random(static_cast<unsigned>(trial));
     const double rate = std::uniform_real_distribution<double>(0.02, 0.4)(random);
     const int uses = trial % 3 == 0 ? 1 + static_cast<int>(random() % 10) : 0;
