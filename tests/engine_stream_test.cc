@@ -10,7 +10,10 @@
 #include "engine_harness.h"
 #include "hub_double.h"
 #include "hub_model.h"
+#include "store/checkpoint.h"
+#include "store/layout.h"
 #include "store/model_files.h"
+#include "store/shard_presence.h"
 
 namespace deltafin {
 namespace {
@@ -130,6 +133,37 @@ TEST_F(EngineStreamTest, ConvertNeverReadsHoles) {
   options.model_dir = model_;
   options.threads = 1;
   EXPECT_THROW(ConvertSpineToInt8(options), Error);
+}
+
+// Setup was stopped in the middle of a layer.
+TEST_F(EngineStreamTest, ConvertNeverReadsAHoleAmongThingsThatAreThere) {
+  Install(SetupMode::kStream);
+  const auto checkpoint = Checkpoint::Open(RealFileSystem(), root_);
+  const LayerLayout layout = LayoutOfLayer(checkpoint->config(), 1);
+  const Extent hole = checkpoint->Find(layout.matrices.back().tensor);
+  const ReadableFile& whole = checkpoint->file(hole.shard);
+  {
+    const auto shard = ShardPresence::OpenForWriting(
+        RealFileSystem(), model_ + "/" + fs::path(whole.path()).filename().string(), whole.size(),
+        "");
+    const uint64_t hole_end = hole.offset + hole.bytes;
+    std::vector<PresentRange> rest;
+    for (const PresentRange& gone : shard->Forget({hole.offset, hole.bytes})) {
+      rest.push_back({gone.offset, std::max(gone.offset, hole.offset) - gone.offset, 0});
+      rest.push_back({hole_end, std::max(gone.end(), hole_end) - hole_end, 0});
+    }
+    std::erase_if(rest, [](const PresentRange& range) { return range.bytes == 0; });
+    ASSERT_FALSE(rest.empty());
+    for (const PresentRange& range : rest) EXPECT_TRUE(shard->MarkReadable(range));
+    shard->Record(rest);
+    shard->file().PunchHole(hole.offset, hole.bytes);
+  }
+  ConvertOptions options;
+  options.model_dir = model_;
+  options.threads = 1;
+  EXPECT_THROW(ConvertSpineToInt8(options), Error);
+  Install(SetupMode::kStream);
+  EXPECT_NO_THROW(ConvertSpineToInt8(options));
 }
 
 TEST_F(EngineStreamTest, TwoEnginesShareAFolder) {

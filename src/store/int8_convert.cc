@@ -89,7 +89,11 @@ class BlockReader {
     const size_t pages = (needed + kReadAlignment - 1) / kReadAlignment;
     const std::span<std::byte> dst(next_.data(), pages * kReadAlignment);
     reading_ = std::async(std::launch::async, [this, begin, skip, needed, dst] {
-      file_.ReadDirect(begin - skip, dst, needed);
+      if (file_.Holds(begin, needed - skip)) {
+        file_.ReadDirect(begin - skip, dst, needed);
+      } else {
+        file_.ReadAt(begin, dst.subspan(skip, needed - skip));
+      }
     });
   }
 
