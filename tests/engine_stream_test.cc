@@ -2,6 +2,7 @@
 // does.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -192,6 +193,27 @@ TEST_F(EngineStreamTest, AHubThatIsGoneEndsTheStepAndNotTheEngine) {
   EXPECT_THROW(Compute(*engine), Error);
   hub_.SetFaults(nullptr);
   EXPECT_EQ(Compute(*engine), FullLogits());
+}
+
+// What is read ahead is on its way when the pass is given up.
+TEST_F(EngineStreamTest, AnEngineEndsAtOnceWhenTheHubIsGone) {
+  InstallNothing();
+  auto engine = Open();
+  auto session = engine->NewSession();
+  int layers = 0;
+  const std::vector<TokenId> tokens = {5, 100, 7};
+  EXPECT_THROW(session->Append(tokens, 0, nullptr,
+                               [&] {
+                                 if (++layers < 2) return false;
+                                 hub_.SetFaults([](const HubRequest&) { return HubFault::kStall; });
+                                 return true;
+                               }),
+               Error);
+  session.reset();
+  const auto start = std::chrono::steady_clock::now();
+  engine.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  hub_.SetFaults(nullptr);
 }
 
 TEST_F(EngineStreamTest, RandomFaultsChangeNoBit) {

@@ -70,6 +70,8 @@ bool ModelFiles::streaming() const {
 
 uint64_t ModelFiles::fetched_bytes() const { return filler_->fetched_bytes(); }
 
+void ModelFiles::EndFetches() { filler_->Close(); }
+
 std::unique_ptr<ReadQueue> ModelFiles::Wrap(std::unique_ptr<ReadQueue> queue) {
   return streaming() ? MakeStreamedReadQueue(std::move(queue), *filler_) : std::move(queue);
 }
