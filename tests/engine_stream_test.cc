@@ -195,18 +195,28 @@ TEST_F(EngineStreamTest, AHubThatIsGoneEndsTheStepAndNotTheEngine) {
   EXPECT_EQ(Compute(*engine), FullLogits());
 }
 
-// What is read ahead is on its way when the pass is given up.
-TEST_F(EngineStreamTest, AnEngineEndsAtOnceWhenTheHubIsGone) {
+TEST_F(EngineStreamTest, AnEngineEndsAtOnceWhenTheHubIsSlow) {
   InstallNothing();
+  const auto checkpoint = Checkpoint::Open(RealFileSystem(), root_);
+  const auto shard_of = [&](int64_t layer) {
+    const LayerLayout layout = LayoutOfLayer(checkpoint->config(), layer);
+    const Extent extent = checkpoint->Find(layout.matrices.front().tensor);
+    return fs::path(checkpoint->file(extent.shard).path()).filename().string();
+  };
+  const std::string first = shard_of(0);
+  ASSERT_NE(shard_of(3), first);
   auto engine = Open();
   auto session = engine->NewSession();
-  int layers = 0;
   const std::vector<TokenId> tokens = {5, 100, 7};
+  // The first layer fails, the others are on their way for minutes.
   EXPECT_THROW(session->Append(tokens, 0, nullptr,
                                [&] {
-                                 if (++layers < 2) return false;
-                                 hub_.SetFaults([](const HubRequest&) { return HubFault::kStall; });
-                                 return true;
+                                 hub_.set_bytes_per_second(10'000);
+                                 hub_.SetFaults([&](const HubRequest& request) {
+                                   return request.file == first ? HubFault::kNotFound
+                                                                : HubFault::kNone;
+                                 });
+                                 return false;
                                }),
                Error);
   session.reset();
