@@ -12,6 +12,7 @@
 #include "io/atomic_file.h"
 #include "io/hash.h"
 #include "io/read_queue.h"
+#include "io/write_file.h"
 #include "store/int8_spine.h"
 #include "store/spine_reader.h"
 
@@ -150,7 +151,7 @@ class Converter {
       ++progress_.layers_done;
       Report(sink_, progress_);
     }
-    WriteFileAtomically(Int8ManifestPath(checkpoint_.dir()), BytesOf(Int8Manifest(checkpoint_)));
+    WriteFileAtomically(Int8ManifestPath(checkpoint_.dir()), Int8Manifest(checkpoint_));
     return summary_;
   }
 
