@@ -2,6 +2,7 @@
 // does.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <random>
 
@@ -9,7 +10,10 @@
 #include "engine_harness.h"
 #include "hub_double.h"
 #include "hub_model.h"
+#include "store/checkpoint.h"
+#include "store/layout.h"
 #include "store/model_files.h"
+#include "store/shard_presence.h"
 #include "test_rounds.h"
 
 namespace deltafin {
@@ -130,6 +134,37 @@ TEST_F(EngineStreamTest, ConvertNeverReadsHoles) {
   EXPECT_THROW(ConvertSpineToInt8(options), Error);
 }
 
+// Setup was stopped in the middle of a layer.
+TEST_F(EngineStreamTest, ConvertNeverReadsAHoleAmongThingsThatAreThere) {
+  Install(SetupMode::kStream);
+  const auto checkpoint = Checkpoint::Open(RealFileSystem(), root_);
+  const LayerLayout layout = LayoutOfLayer(checkpoint->config(), 1);
+  const Extent hole = checkpoint->Find(layout.matrices.back().tensor);
+  const ReadableFile& whole = checkpoint->file(hole.shard);
+  {
+    const auto shard = ShardPresence::OpenForWriting(
+        RealFileSystem(), model_ + "/" + fs::path(whole.path()).filename().string(), whole.size(),
+        "");
+    const uint64_t hole_end = hole.offset + hole.bytes;
+    std::vector<PresentRange> rest;
+    for (const PresentRange& gone : shard->Forget({hole.offset, hole.bytes})) {
+      rest.push_back({gone.offset, std::max(gone.offset, hole.offset) - gone.offset, 0});
+      rest.push_back({hole_end, std::max(gone.end(), hole_end) - hole_end, 0});
+    }
+    std::erase_if(rest, [](const PresentRange& range) { return range.bytes == 0; });
+    ASSERT_FALSE(rest.empty());
+    for (const PresentRange& range : rest) EXPECT_TRUE(shard->MarkReadable(range));
+    shard->Record(rest);
+    shard->file().PunchHole(hole.offset, hole.bytes);
+  }
+  ConvertOptions options;
+  options.model_dir = model_;
+  options.threads = 1;
+  EXPECT_THROW(ConvertSpineToInt8(options), Error);
+  Install(SetupMode::kStream);
+  EXPECT_NO_THROW(ConvertSpineToInt8(options));
+}
+
 TEST_F(EngineStreamTest, TwoEnginesShareAFolder) {
   Install(SetupMode::kStream);
   const Logits full = FullLogits();
@@ -156,6 +191,37 @@ TEST_F(EngineStreamTest, AHubThatIsGoneEndsTheStepAndNotTheEngine) {
   EXPECT_THROW(Compute(*engine), Error);
   hub_.SetFaults(nullptr);
   EXPECT_EQ(Compute(*engine), FullLogits());
+}
+
+TEST_F(EngineStreamTest, AnEngineEndsAtOnceWhenTheHubIsSlow) {
+  InstallNothing();
+  const auto checkpoint = Checkpoint::Open(RealFileSystem(), root_);
+  const auto shard_of = [&](int64_t layer) {
+    const LayerLayout layout = LayoutOfLayer(checkpoint->config(), layer);
+    const Extent extent = checkpoint->Find(layout.matrices.front().tensor);
+    return fs::path(checkpoint->file(extent.shard).path()).filename().string();
+  };
+  const std::string first = shard_of(0);
+  ASSERT_NE(shard_of(3), first);
+  auto engine = Open();
+  auto session = engine->NewSession();
+  const std::vector<TokenId> tokens = {5, 100, 7};
+  // The first layer fails, the others are on their way for minutes.
+  EXPECT_THROW(session->Append(tokens, 0, nullptr,
+                               [&] {
+                                 hub_.set_bytes_per_second(10'000);
+                                 hub_.SetFaults([&](const HubRequest& request) {
+                                   return request.file == first ? HubFault::kNotFound
+                                                                : HubFault::kNone;
+                                 });
+                                 return false;
+                               }),
+               Error);
+  session.reset();
+  const auto start = std::chrono::steady_clock::now();
+  engine.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  hub_.SetFaults(nullptr);
 }
 
 TEST_F(EngineStreamTest, RandomFaultsChangeNoBit) {

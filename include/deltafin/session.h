@@ -127,6 +127,8 @@ class Session {
   // A copy in memory, of empty_state_bytes (ModelInfo) and more with every token: the plan has no
   // room for it but EngineOptions::snapshot_bytes.
   virtual std::unique_ptr<Snapshot> Save() const = 0;
+  // Throws Error(kIo) or Error(kNoSpace) when the part of the latent cache that is not in RAM
+  // cannot be written; the session must then be restored or dropped.
   virtual void Restore(const Snapshot& snapshot) = 0;
 
   // Where the text since the last prompt begins: what was generated, as an index of tokens().
@@ -138,7 +140,7 @@ class Session {
   // Throws Error(kNotFound); Error(kCorrupt) when the file is damaged; Error(kInvalidArgument) when
   // it was computed with another model, latent cache or spine; Error(kOutOfMemory) when it is
   // longer than the context that was planned for. The session is then as it was. Throws Error(kIo)
-  // when the disk fails; the session must then be restored or dropped.
+  // when the disk fails, and as Restore; the session must then be restored or dropped.
   virtual std::string RestoreFrom(const std::string& path) = 0;
 };
 

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 
 #include "base/format.h"
+#include "base/page_memory.h"
 #include "base/seconds_since.h"
 #include "deltafin/bench.h"
 #include "deltafin/session.h"
@@ -121,13 +123,6 @@ Limits MeanOf(const Limits& a, const Limits& b) {
   };
 }
 
-// Of a budget, without what this program needs in addition for its own measurements: weights, what
-// the read bandwidth is measured on, and the states of K3.
-double GibibytesOf(uint64_t budget) {
-  constexpr double kOwnGibibytes = 2.47;
-  return static_cast<double>(budget) / (1 << 30) - kOwnGibibytes;
-}
-
 // What one token takes on average.
 struct Decoded {
   Limits limits;
@@ -149,7 +144,6 @@ class DecodeBench {
         checkpoint_(Checkpoint::Open(file_system_, options.model_dir)),
         pool_(options.threads > 0 ? options.threads : UsableProcessors()),
         spine_(ChooseSpine(file_system_, *checkpoint_, options.spine, &spine_note_)),
-        machine_(pool_, spine_.format),
         spine_bytes_(spine_.TotalBytes()) {
     release_bytes_ = BytesOfTheRelease(spine_);
     for (uint32_t shard = 0; shard < checkpoint_->num_shards(); ++shard) {
@@ -162,7 +156,7 @@ class DecodeBench {
 
   BenchReport Run() {
     report_.machine = DescribeMachine();
-    machine_.Measure();  // takes all of its memory, before budgets are chosen
+    MakeMachine();
     const std::vector<uint64_t> budgets = Budgets();
     if (options_.cold) {
       MeasureDemand();
@@ -173,6 +167,22 @@ class DecodeBench {
   }
 
  private:
+  // Takes all of its memory before budgets are chosen: the plans of these count what is taken.
+  void MakeMachine() {
+    TrimHeap();
+    const uint64_t before = ReadProcessMemory().resident_bytes;
+    machine_.emplace(pool_, spine_.format);
+    machine_->Measure();
+    TrimHeap();
+    own_bytes_ = std::max(before, ReadProcessMemory().resident_bytes) - before;
+  }
+
+  // Of a budget, without what this program needs in addition for its own measurements: weights,
+  // what the read bandwidth is measured on, and the states of K3.
+  double GibibytesOf(uint64_t budget) const {
+    return (static_cast<double>(budget) - static_cast<double>(own_bytes_)) / (1 << 30);
+  }
+
   EngineOptions OptionsOf(uint64_t ram_bytes) const {
     EngineOptions options;
     options.model_dir = options_.model_dir;
@@ -287,7 +297,7 @@ class DecodeBench {
             (ProcessorSeconds() - processor_before) / (kProbeRounds * bytes)};
   }
 
-  Limits MeasureLimits(bool warm) { return {machine_.Measure(), MeasureDisk(warm)}; }
+  Limits MeasureLimits(bool warm) { return {machine_->Measure(), MeasureDisk(warm)}; }
 
   // The experts of a layer all at once, until the last one is there, against reads without end.
   void MeasureDemand() {
@@ -462,7 +472,8 @@ class DecodeBench {
   std::vector<DiskReads> reads_;
   std::string spine_note_;
   const SpineSource spine_;
-  MachineMeter machine_;
+  std::optional<MachineMeter> machine_;
+  uint64_t own_bytes_ = 0;  // of memory, that the meter keeps
   const uint64_t spine_bytes_;
   double release_bytes_ = 0;
   uint64_t seed_ = 0;

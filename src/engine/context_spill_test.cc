@@ -204,6 +204,33 @@ TEST_F(ContextSpillTest, ASessionSaysWhatFailed) {
   EXPECT_EQ(session->Sync(Prompt(600, 6), nullptr, nullptr), 0);
 }
 
+// Half of a state, and the rest of another: no token may come from that.
+TEST_F(ContextSpillTest, AStateThatIsRestoredByHalfIsOfNoUse) {
+  const auto spilling = Open(0);
+  const auto session = spilling->NewSession();
+  const std::vector<TokenId> prompt = Prompt(900, 7);
+  session->Append(prompt, 0, nullptr, nullptr);
+  const auto snapshot = session->Save();
+  const std::string path = folder_ + "/half.session";
+  session->SaveTo(path, "");
+  session->Append(std::span(prompt).first(10), 0, nullptr, nullptr);
+  GenerateOptions options;
+  options.max_new_tokens = 1;
+  for (const bool from_file : {false, true}) {
+    const auto restore = [&] {
+      from_file ? static_cast<void>(session->RestoreFrom(path)) : session->Restore(*snapshot);
+    };
+    files_.FailWrites(ErrorCode::kNoSpace, 1, 1'000);
+    EXPECT_THROW(restore(), Error);
+    files_.ClearFaults();
+    EXPECT_THROW(session->Generate({}, options), Error);
+    EXPECT_THROW(session->Save(), Error);
+    restore();
+    EXPECT_EQ(session->tokens(), prompt);
+    EXPECT_NO_THROW(session->Generate({}, options));
+  }
+}
+
 TEST_F(ContextSpillTest, ThePlanCountsWhatIsInRam) {
   const uint64_t all = Open(-1)->memory_plan().state_bytes;
   const uint64_t part = Open(1)->memory_plan().state_bytes;

@@ -22,8 +22,6 @@ class DraftPolicy {
   // back included.
   void RecordDraft(int64_t match, int64_t drafted, int64_t accepted, double seconds);
 
-  // Of a pass without draft, as measured lately; 0 before the first.
-  double plain_seconds() const { return plain_seconds_; }
   // Of a pass with `drafted` guesses, in passes without.
   double RelativeCost(int64_t drafted) const;
   // Probability that one more guess is right.
@@ -49,7 +47,7 @@ class DraftPolicy {
 
   std::array<double, kWindow> recent_ = {};
   size_t num_plain_ = 0;
-  double plain_seconds_ = 0;
+  double plain_seconds_ = 0;  // of a pass without draft, as measured lately; 0 before the first
   std::array<Class, kNumClasses> classes_ = {};
   std::array<Slope, kMaxDraftTokens + 1> slopes_ = {};
   int drafts_in_a_row_ = 0;

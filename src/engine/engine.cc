@@ -115,6 +115,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   FillInfo();
 }
 
+// What was read ahead may be on its way from a hub that is slow, or gone.
+EngineImpl::~EngineImpl() { model_files_.EndFetches(); }
+
 // The spine has its room in the GPU's memory, experts have what it leaves.
 void EngineImpl::MakeDevice() {
   device_ = MakeCpuDevice(*pool_, ChooseCpuIsa(options_.cpu_isa));

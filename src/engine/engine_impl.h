@@ -36,6 +36,7 @@ struct EngineParts {
 class EngineImpl : public Engine {
  public:
   explicit EngineImpl(const EngineOptions& options, const EngineParts& parts = {});
+  ~EngineImpl() override;
 
   const ModelInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }

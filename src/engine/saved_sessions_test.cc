@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "deltafin/session.h"
+#include "engine/engine_impl.h"
+#include "engine/session_file.h"
+#include "io/hash.h"
 #include "shared_data.h"
 
 namespace deltafin {
@@ -111,6 +115,57 @@ TEST_F(SavedSessionsTest, EveryDamagedByteIsNoticed) {
   expect_refused(good + "x", "longer");
   Write(Path("a"), good);
   EXPECT_EQ(session->RestoreFrom(Path("a")), "note");
+}
+
+// Places in the header; the hash is over everything before it.
+constexpr size_t kNumTokensAt = 56, kHeaderHashAt = 96;
+
+// Replaces numbers of the header and makes its hash right again.
+std::string WithHeader(std::string file, const std::vector<std::pair<size_t, uint64_t>>& numbers) {
+  for (const auto& [at, number] : numbers) std::memcpy(file.data() + at, &number, sizeof(number));
+  const uint64_t hash = Xxh3(std::as_bytes(std::span(file)).first(kHeaderHashAt));
+  std::memcpy(file.data() + kHeaderHashAt, &hash, sizeof(hash));
+  return file;
+}
+
+TEST_F(SavedSessionsTest, SizesThatWrapAroundAreRefused) {
+  const auto engine = Open();
+  const auto session = engine->NewSession();
+  session->Append(prompt_, 0, nullptr, nullptr);
+  session->SaveTo(Path("a"), "note");
+  const std::string good = Read(Path("a"));
+  const uint64_t wrap = uint64_t{1} << 62;
+  const auto tokens = static_cast<uint64_t>(prompt_.size());
+  Write(Path("a"), WithHeader(good, {{kNumTokensAt, wrap + tokens}}));
+  EXPECT_EQ(ErrorOf([&] { InspectSession(folder_, "a", nullptr); }).first, ErrorCode::kCorrupt);
+  EXPECT_NE(ListSessions(folder_)[0].problem, "");
+  Write(Path("a"), WithHeader(good, {}));
+  EXPECT_EQ(ErrorOf([&] { InspectSession(folder_, "a", nullptr); }).first, ErrorCode::kCancelled);
+}
+
+// Whole and of this model, but nothing that a session saves: nothing is computed from it.
+TEST_F(SavedSessionsTest, ATextThatIsNotTheStatesIsRefused) {
+  const auto engine = Open();
+  auto& impl = dynamic_cast<EngineImpl&>(*engine);
+  const SessionOrigin origin = impl.session_origin();
+  SequenceState state(impl.config(), impl.device(), CacheFormat::kF32);
+  state.Reserve(3);
+  state.Advance(3);
+  const std::vector<float> logits(static_cast<size_t>(engine->info().vocab_size));
+  const auto restore = [&](const std::vector<TokenId>& tokens, const std::vector<float>& last) {
+    WriteSessionFile(Path("a"), {origin, 0, tokens, last, ""}, state, Durability::kSynced);
+    const auto session = engine->NewSession();
+    return ErrorOf([&] { session->RestoreFrom(Path("a")); }).first;
+  };
+  fs::create_directories(folder_);
+  const auto outside = static_cast<TokenId>(engine->info().vocab_size);
+  EXPECT_EQ(restore({1, 2, 3}, logits), ErrorCode::kCancelled);  // no error
+  EXPECT_EQ(restore({1, 2, 3, 4}, {}), ErrorCode::kCancelled);
+  EXPECT_EQ(restore({1, 2, 3}, {}), ErrorCode::kCorrupt);
+  EXPECT_EQ(restore({1, 2}, logits), ErrorCode::kCorrupt);
+  EXPECT_EQ(restore({1, 2, 3}, {1, 2}), ErrorCode::kCorrupt);
+  EXPECT_EQ(restore({1, 2, outside}, logits), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(restore({1, 2, -1}, logits), ErrorCode::kInvalidArgument);
 }
 
 TEST_F(SavedSessionsTest, WhatDiffersIsNamed) {

@@ -128,7 +128,15 @@ void SchedulerImpl::Loop() {
     EndUnwanted();
     AdmitQueued();
     Retire();
-    if (!running_.empty()) RunPass();
+    try {
+      if (!running_.empty()) RunPass();
+    } catch (const std::exception& error) {  // no memory for it; nobody knows what it did
+      for (const JobPtr& job : running_) {
+        job->timeline()->whole = false;
+        job->Fail(error.what());
+      }
+      states_.ReleaseRoom();
+    }
     Retire();
   }
 }

@@ -48,8 +48,9 @@ void SchedulerImpl::AddPrompts(int64_t positions, int64_t logits_rows, std::vect
     if (readers[i]->job().prompt_logprobs) share = std::min(share, rows);
     int64_t count = std::min(share, readers[i]->pending());
     // States inside the pass are captured; where there is no room for that, the pass ends there.
-    captures += readers[i]->StatesWithin(count);
-    const bool fits = states_.keeps_any() && RoomForCaptures(captures);
+    const int64_t within = readers[i]->StatesWithin(count);
+    const bool fits = states_.keeps_any() && RoomForCaptures(captures + within);
+    if (fits) captures += within;
     if (states_.keeps_any() && !fits) count = std::min(count, readers[i]->TokensToNextState());
     if (count == 0 || logits_rows == 0) return;
     pass.push_back({readers[i], count, true, fits});

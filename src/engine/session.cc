@@ -282,6 +282,7 @@ void SessionImpl::Restore(const Snapshot& snapshot) {
   if (saved == nullptr || saved->engine != &engine_) {
     throw Error(ErrorCode::kInvalidArgument, "snapshot: made by another engine");
   }
+  usable_ = false;  // until all of it is there: what spills may find the disk full
   state_.Restore(saved->state);
   tokens_ = saved->tokens;
   first_generated_ = saved->first_generated;

@@ -78,7 +78,12 @@ Header ReadHeader(const ReadableFile& file) {
                        header.version, kVersion));
   }
   if (header.header_hash != HashOf(header)) Corrupt(path, "the header is damaged");
-  // Sizes that the right hash vouches for: no overflow.
+  // The hash is nobody's signature: sizes that a file cannot have must not wrap around.
+  if (header.num_tokens > file.size() / sizeof(TokenId) ||
+      header.num_logits > file.size() / sizeof(float) || header.note_bytes > file.size() ||
+      header.state_bytes > file.size()) {
+    Corrupt(path, "the header says that the file is larger than it is");
+  }
   const uint64_t expected = sizeof(header) + header.num_tokens * sizeof(TokenId) +
                             header.num_logits * sizeof(float) + header.note_bytes +
                             header.state_bytes;

@@ -58,6 +58,7 @@ class SessionImpl : public Session {
   bool ContextIsFull() const;
   void CheckUsable() const;
   void CheckTokens(std::span<const TokenId> tokens, size_t before) const;
+  void CheckStateIsOfText(const std::string& path, const SessionContent& content) const;
   struct CatchUpOptions {
     int64_t chunk = 0;
     std::function<void(int64_t position, std::span<const float>)> logits;

@@ -98,7 +98,7 @@ void StateCache::AddFile(const std::string& path) {
                     content.origin.spine == origin_.spine &&
                     std::ssize(content.tokens) <= context_tokens_;
     entry->text = {std::move(content.tokens), {}, content.first_generated, KeyOf(content.note)};
-    entry->has_logits = !content.last_logits.empty();
+    entry->file_has_logits = !content.last_logits.empty();
   } catch (const Error& error) {
     ++failures_;
     if (error.code() == ErrorCode::kCorrupt) return RemoveFileOf(*entry);
@@ -116,7 +116,7 @@ const StateCache::Entry* StateCache::MostUsefulEntry(const WantedText& wanted) c
   for (const auto& entry : entries_) {
     if (!entry->usable) continue;
     const int64_t useful =
-        UsefulTokens(entry->text.tokens, entry->has_logits, entry->text.first_generated,
+        UsefulTokens(entry->text.tokens, entry->has_logits(), entry->text.first_generated,
                      entry->text.answer_key, wanted);
     if (useful <= most) continue;
     most = useful;
@@ -139,13 +139,14 @@ std::optional<KeptText> StateCache::Restore(const WantedText& wanted, int64_t mo
     KeptText text = entry.text;
     bool found_bad = false;
     try {
-      if (!entry.state.empty()) {
+      if (entry.is_best_in_ram()) {
         state.Restore(entry.state);
         return text;
       }
       const SessionReader reader(entry.path);
       CheckSameOrigin(entry.path, reader.content().origin, origin_);
-      if (reader.content().tokens == text.tokens) {
+      if (reader.content().tokens == text.tokens &&
+          reader.content().last_logits.empty() != entry.file_has_logits) {
         reader.ReadState(state);
         text.logits = reader.content().last_logits;
         PutIntoRam(entry, text.logits, state, nullptr);
@@ -183,10 +184,9 @@ StateCache::Id StateCache::Keep(const KeptText& text, const SequenceState& state
     entry->text = {text.tokens, {}, text.first_generated, text.answer_key};
   }
   entry->last_use = ++clock_;
-  const bool adds_logits = !entry->has_logits && !text.logits.empty();
+  const bool adds_logits = !entry->has_logits() && !text.logits.empty();
   if (entry->state.empty() || adds_logits) PutIntoRam(*entry, text.logits, state, capture);
   if (entry->path.empty() || adds_logits) Write(*entry, text.logits, state, capture);
-  entry->has_logits = entry->has_logits || !text.logits.empty();
   const Id id = entry->id;
   ForgetLost();
   MakeRoomInFolder();
@@ -211,6 +211,7 @@ void StateCache::FreeRam(uint64_t bytes) {
 
 bool StateCache::ReserveRoom(uint64_t bytes) {
   if (bytes > options_.ram_bytes) return false;
+  reserved_bytes_ = 0;  // the caller's claim takes the place of the one before
   FreeRam(bytes);
   ForgetLost();
   reserved_bytes_ = bytes;
@@ -244,6 +245,7 @@ void StateCache::Write(Entry& entry, const std::vector<float>& logits, const Seq
                       NoteOf(entry.text.answer_key)},
                      state, Durability::kUnsynced, capture);
     entry.path = path;
+    entry.file_has_logits = !logits.empty();
     entry.file_bytes = ReadSessionSummary(path).bytes;
   } catch (const Error&) {
     ++failures_;
@@ -273,6 +275,7 @@ void StateCache::RemoveFileOf(Entry& entry) {
   if (!entry.path.empty()) fs::remove(entry.path, ignored);
   entry.path.clear();
   entry.file_bytes = 0;
+  entry.file_has_logits = false;
 }
 
 void StateCache::Drop(Id id) {

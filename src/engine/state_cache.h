@@ -78,14 +78,17 @@ class StateCache {
  private:
   struct Entry {
     Id id = 0;
-    KeptText text;  // logits in RAM only
-    bool has_logits = false;
+    KeptText text;                 // with the logits that are in RAM, beside the state
     bool usable = true;            // false: a file of another model
     std::vector<std::byte> state;  // empty: not in RAM
     std::string path;              // empty: no file
     uint64_t file_bytes = 0;
+    bool file_has_logits = false;
     uint64_t last_use = 0;
 
+    bool has_logits() const { return !text.logits.empty() || file_has_logits; }
+    // Of a state that has its logits in the file alone, the file is read.
+    bool is_best_in_ram() const { return !state.empty() && has_logits() != text.logits.empty(); }
     uint64_t ram_bytes() const { return state.size() + text.logits.size() * sizeof(float); }
   };
 

@@ -59,6 +59,7 @@ class StateCacheTest : public testing::Test {
     if (!text) return 0;
     EXPECT_EQ(state.num_tokens(), std::ssize(text->tokens));
     EXPECT_EQ(state.kda_state(0)[0], static_cast<float>(state.num_tokens()));
+    EXPECT_TRUE(state.num_tokens() < tokens || !text->logits.empty());
     return state.num_tokens();
   }
   StateCache Cache(uint64_t ram, bool folder, uint64_t folder_bytes = 1 << 20, uint64_t model = 1) {
@@ -100,6 +101,61 @@ TEST_F(StateCacheTest, WhatEndsWithThePromptNeedsLogits) {
   EXPECT_EQ(Restored(cache, 21), 20);
   Keep(cache, Text(20, true));  // now they are known
   EXPECT_EQ(Restored(cache, 20), 20);
+}
+
+// A state without logits is no state of the whole prompt, whoever wanted to add them.
+TEST_F(StateCacheTest, LogitsWithoutRoomAreNotThere) {
+  const uint64_t one = StateOf(20).SavedBytes();
+  StateCache small = Cache(one, false);
+  Keep(small, Text(20, false));
+  Keep(small, Text(20, true));
+  EXPECT_EQ(Restored(small, 20), 0);
+  EXPECT_EQ(Restored(small, 21), 20);
+
+  StateCache reserved = Cache(2 * one, false);
+  Keep(reserved, Text(20, false));
+  ASSERT_TRUE(reserved.ReserveRoom(one));
+  Keep(reserved, Text(20, true));
+  reserved.ReleaseRoom();
+  EXPECT_EQ(Restored(reserved, 20), 0);
+  EXPECT_EQ(Restored(reserved, 21), 20);
+}
+
+TEST_F(StateCacheTest, LogitsThatCannotBeWrittenAreNotThere) {
+  StateCache cache = Cache(0, true);
+  Keep(cache, Text(20, false));
+  const fs::path blocked = [&] {
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      if (entry.path().extension() == ".session") return entry.path().string() + ".tmp";
+    }
+    return std::string();
+  }();
+  fs::create_directory(blocked);
+  Keep(cache, Text(20, true));
+  EXPECT_EQ(cache.failures(), 1u);
+  EXPECT_EQ(Restored(cache, 20), 0);
+  EXPECT_EQ(Restored(cache, 21), 20);
+  fs::remove(blocked);
+  Keep(cache, Text(20, true));
+  EXPECT_EQ(Restored(cache, 20), 20);
+}
+
+TEST_F(StateCacheTest, LogitsThatAreOnlyInTheFileComeFromThere) {
+  StateCache cache = Cache(StateOf(20).SavedBytes(), true);
+  Keep(cache, Text(20, false));
+  Keep(cache, Text(20, true));
+  EXPECT_EQ(Restored(cache, 20), 20);
+}
+
+TEST_F(StateCacheTest, RoomThatIsReservedAgainCountsOnce) {
+  const uint64_t one = StateOf(28).SavedBytes() + 3 * sizeof(float);
+  StateCache cache = Cache(3 * one, false);
+  for (int64_t tokens : {27, 28}) Keep(cache, Text(tokens));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache.ReserveRoom(one));
+  EXPECT_EQ(Restored(cache, 27), 27);
+  EXPECT_EQ(Restored(cache, 28), 28);
+  EXPECT_TRUE(cache.ReserveRoom(2 * one));
+  EXPECT_EQ(Restored(cache, 27), 0);
 }
 
 TEST_F(StateCacheTest, AnAnswerIsOfUseForTheSameQuestionOnly) {

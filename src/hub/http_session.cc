@@ -55,7 +55,6 @@ struct HttpSession::Exchange {
   curl_slist* headers = nullptr;
   HttpResponse response;
   bool head_told = false;
-  bool refused = false;  // by the handler
   Clock::time_point last_sign = Clock::now();
   char error[CURL_ERROR_SIZE] = {};
 
@@ -74,17 +73,17 @@ struct HttpSession::Exchange {
     // 1xx: another head follows.
     if (exchange.response.status < 200 || exchange.head_told) return bytes;
     exchange.head_told = true;
-    exchange.refused = !exchange.handler->OnHead(exchange.response);
-    return exchange.refused ? 0 : bytes;
+    return exchange.handler->OnHead(exchange.response) ? bytes : 0;
   }
 
   static size_t OnBodyBytes(char* data, size_t size, size_t count, void* self) {
     auto& exchange = *static_cast<Exchange*>(self);
     const size_t bytes = size * count;
-    exchange.refused = !exchange.handler->OnBody({reinterpret_cast<const std::byte*>(data), bytes});
+    const bool goes_on =
+        exchange.handler->OnBody({reinterpret_cast<const std::byte*>(data), bytes});
     // After the handler: the time that it takes is not the server's.
     exchange.last_sign = Clock::now();
-    return exchange.refused ? 0 : bytes;
+    return goes_on ? bytes : 0;
   }
 };
 
@@ -176,7 +175,6 @@ void HttpSession::Perform() {
     if (it == exchanges_.end()) continue;
     HttpEnd end;
     end.complete = code == CURLE_OK;
-    end.aborted = (*it)->refused;
     end.transient = !IsPermanent(code);
     if (code != CURLE_OK) {
       end.reason = (*it)->error[0] != '\0' ? (*it)->error : ::curl_easy_strerror(code);

@@ -28,7 +28,6 @@ struct HttpRequest {
 // How an exchange ended, apart from what the server said.
 struct HttpEnd {
   bool complete = false;  // head and body came as announced
-  bool aborted = false;   // by the handler
   bool transient = true;  // of what failed: it may work later
   std::string reason;     // of what failed, for people
 };

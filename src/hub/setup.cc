@@ -95,9 +95,9 @@ void Setup::AskHub() {
   for (const RemoteFile& file : small_files_) {
     if (!file.commit.empty()) source_.revision = file.commit;
   }
-  if (!options_.dry_run) FetchSmallFiles(/*config_too=*/false);
   AskForShards();
-  RefuseOtherWeights();
+  RefuseOtherWeights();  // before anything of another version is written over what is there
+  if (!options_.dry_run) FetchSmallFiles(/*config_too=*/false);
   source_.files = small_files_;
   for (const FolderShard& shard : shards_) source_.files.push_back(shard.remote);
   if (!options_.dry_run) WriteSourceInfo(options_.dir, source_);
@@ -148,6 +148,7 @@ bool Setup::IsHere(const RemoteFile& file) const {
 }
 
 std::string Setup::FetchSmallFile(const RemoteFile& file) {
+  if (file.name == kIndexFile && !index_text_.empty()) return std::exchange(index_text_, {});
   std::string text = client_->Get(file, KeepGoing(kAsking));
   if (!file.sha256.empty() && Sha256OfText(text) != file.sha256) {
     throw Error(ErrorCode::kNetwork,
@@ -164,14 +165,13 @@ void Setup::FetchSmallFiles(bool config_too) {
   }
 }
 
-// The index of the release has 60 MB: it is read from the file, in pieces, where there is one.
+// The index of the release has 60 MB: it is read from the file, in pieces, where it is here.
 std::vector<std::string> Setup::ListShards() {
   const auto index = std::find_if(small_files_.begin(), small_files_.end(),
                                   [](const RemoteFile& f) { return f.name == kIndexFile; });
-  if (options_.dry_run && !IsHere(*index)) {
-    return ShardIndex::Parse(FetchSmallFile(*index), kIndexFile).shards();
-  }
-  return ShardNames(options_.dir);
+  if (IsHere(*index)) return ShardNames(options_.dir);
+  index_text_ = FetchSmallFile(*index);
+  return ShardIndex::Parse(index_text_, kIndexFile).shards();
 }
 
 void Setup::AskForShards() {

@@ -69,6 +69,7 @@ class Setup {
   std::optional<SourceInfo> known_;  // from an earlier run
   SourceInfo source_;
   std::vector<RemoteFile> small_files_;
+  std::string index_text_;  // that came and is not written yet
   std::vector<FolderShard> shards_;
   SetupReport report_;
   uint64_t margin_ = 0;

@@ -181,6 +181,9 @@ TEST_F(SetupTest, RefusesToMixTwoSetsOfWeights) {
       .seekp(200000)
       .put('\x5a')
       .put('\x5b');
+  for (const char* name : {"tiktoken.model", "model.safetensors.index.json"}) {
+    std::ofstream(other / (std::string("model/") + name), std::ios::app) << "\n";
+  }
   HubDouble other_hub(other / "model");
   SetupOptions options = Options();
   options.hub.endpoint = other_hub.endpoint();
@@ -189,6 +192,9 @@ TEST_F(SetupTest, RefusesToMixTwoSetsOfWeights) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+  }
+  for (const char* name : {"tiktoken.model", "model.safetensors.index.json"}) {
+    EXPECT_EQ(ReadText(InDir(name)), ReadText(root_ + "/" + name)) << name;
   }
 }
 

@@ -20,17 +20,6 @@ namespace {
 
 constexpr mode_t kMode = 0644;
 
-// A rename is on the disk when its folder is.
-void SyncFolderOf(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const int descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) FailFile(folder, "open", errno);
-  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
-  ::close(descriptor);
-  // EINVAL: a file system that has nothing to sync.
-  if (error != 0 && error != EINVAL) FailFile(folder, "sync", error);
-}
-
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_path_(path_ + ".tmp") {
@@ -67,7 +56,10 @@ void AtomicFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
 void AtomicFile::Commit() {
   if (const int error = SyncFile(descriptor_); error != 0) FailFile(temporary_path_, "sync", error);
   CommitUnsynced();
-  SyncFolderOf(path_);
+  // A rename is on the disk when its folder is.
+  if (const int error = SyncFolderOf(path_); error != 0 && error != EINVAL) {
+    FailFile(path_, "sync the folder of", error);
+  }
 }
 
 void AtomicFile::CommitUnsynced() {
@@ -79,12 +71,6 @@ void AtomicFile::CommitUnsynced() {
     ::unlink(temporary_path_.c_str());
     FailFile(path_, "write", error);
   }
-}
-
-void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes) {
-  AtomicFile file(path);
-  file.WriteAt(0, bytes);
-  file.Commit();
 }
 
 FolderLock::FolderLock(const std::string& folder) {
@@ -106,6 +92,9 @@ FolderLock::~FolderLock() { ::close(descriptor_); }
 void MakeFolders(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  if (!error && !std::filesystem::is_directory(folder, error)) {
+    error = std::make_error_code(std::errc::not_a_directory);
+  }
   if (error) FailFile(folder, "create", error.value());
 }
 

@@ -36,9 +36,6 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-// Writes a small file atomically.
-void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes);
-
 // Held by one process at a time, through the file FOLDER/lock; given up also by a process that
 // dies. Throws Error(kIo) when another process has it.
 class FolderLock {
@@ -52,7 +49,7 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
-// Creates a folder and its parents. Throws Error(kIo).
+// Creates a folder and its parents; one that is there is fine. Throws Error(kIo).
 void MakeFolders(const std::string& folder);
 // What may still be written to the file system of `folder`, which exists. Throws Error(kIo).
 uint64_t FreeDiskBytes(const std::string& folder);

@@ -107,7 +107,8 @@ bool DiskProbe::DrawOne(Span* span) {
     const bool moved = data.begin != offset;
     *span = {files_[i],
              moved ? data.begin + random_() % (data.end - data.begin - span_bytes_ + 1) : offset};
-    return true;
+    // A page at the edge may have bytes that a read would wait for the network for.
+    if (files_[i]->Holds(span->offset, span_bytes_)) return true;
   }
   return false;
 }

@@ -32,6 +32,9 @@ class ReadableFile {
   virtual uint64_t size() const = 0;
   virtual const std::string& path() const = 0;
 
+  // False when a part of the range is not in the file yet, but comes with ReadAt (a model that is
+  // fetched as it is used): what follows would read a hole there.
+  virtual bool Holds(uint64_t /*offset*/, uint64_t /*bytes*/) const { return true; }
   // As ReadAt for the first `needed` bytes of dst, past the page cache where the file can do that.
   // offset, dst.data() and dst.size() are multiples of kReadAlignment; dst may reach beyond the end
   // of the file, and what it holds after `needed` is unspecified.

@@ -110,13 +110,4 @@ uint64_t Xxh3OfRange(const ReadableFile& file, uint64_t offset, uint64_t bytes) 
   return XXH3_64bits_digest(state.get());
 }
 
-Hash128 Xxh3WideOfRange(const ReadableFile& file, uint64_t offset, uint64_t bytes) {
-  const Xxh3State state = NewXxh3State();
-  XXH3_128bits_reset(state.get());
-  ForEachPiece(file, offset, bytes, [&](std::span<const std::byte> piece) {
-    XXH3_128bits_update(state.get(), piece.data(), piece.size());
-  });
-  return ToHash128(XXH3_128bits_digest(state.get()));
-}
-
 }  // namespace deltafin

@@ -60,6 +60,5 @@ uint64_t Xxh3(std::span<const std::byte> bytes);
 Hash128 Xxh3Wide(std::span<const std::byte> bytes);
 // Of bytes [offset, offset + bytes) of the file. Throws Error(kIo).
 uint64_t Xxh3OfRange(const ReadableFile& file, uint64_t offset, uint64_t bytes);
-Hash128 Xxh3WideOfRange(const ReadableFile& file, uint64_t offset, uint64_t bytes);
 
 }  // namespace deltafin

@@ -61,7 +61,6 @@ TEST(Xxh3, RangesOfFiles) {
                                       {text.size(), 0}}) {
     const std::string_view range = std::string_view(text).substr(offset, bytes);
     EXPECT_EQ(Xxh3OfRange(*file, offset, bytes), Xxh3(Bytes(range)));
-    EXPECT_EQ(Xxh3WideOfRange(*file, offset, bytes), Xxh3Wide(Bytes(range)));
   }
   EXPECT_THROW(Xxh3OfRange(*file, 1, text.size()), Error);
 }

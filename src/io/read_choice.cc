@@ -11,6 +11,7 @@
 
 #include "base/format.h"
 #include "deltafin/json.h"
+#include "io/atomic_file.h"
 #include "io/write_file.h"
 
 namespace deltafin {
@@ -117,7 +118,7 @@ void Remember(const std::string& dir, const Json& disks, const std::string& disk
                   {"split_bytes", choice.options.split_bytes},
                   {"bytes_per_second", static_cast<int64_t>(choice.bytes_per_second)}});
   try {
-    MakeFolder(JoinPath(dir, ".deltafin"));
+    MakeFolders(JoinPath(dir, ".deltafin"));
     WriteFileAtomically(MemoryPath(dir), Json{{"version", 1}, {"disks", kept}}.dump(2) + "\n");
   } catch (const Error&) {
     // Not remembered: it is measured again next time.

@@ -1,6 +1,8 @@
 #include <unistd.h>
 
+#include <filesystem>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "base/format.h"
@@ -61,7 +63,14 @@ class PosixScratchFile final : public ScratchFile {
 
 std::unique_ptr<ScratchFile> FileSystem::CreateScratch(const std::string& folder) {
   MakeFolders(folder);
-  return std::make_unique<PosixScratchFile>(folder, UnusedName(folder));
+  const std::string name = UnusedName(folder);
+  try {
+    return std::make_unique<PosixScratchFile>(folder, name);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(name, ignored);
+    throw;
+  }
 }
 
 }  // namespace deltafin

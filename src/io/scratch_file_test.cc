@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "deltafin/error.h"
 #include "io/file.h"
 #include "io/testing_file_system.h"
 
@@ -23,6 +26,18 @@ class ScratchFileTest : public testing::Test {
 
   const std::string folder_ = testing::TempDir() + "scratch_file_test/deep";
 };
+
+TEST_F(ScratchFileTest, OneThatCannotBeMadeLeavesNothing) {
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const int next = ::dup(0);  // room for one more file: it takes two
+  ::close(next);
+  const rlimit few = {static_cast<rlim_t>(next) + 1, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  EXPECT_THROW((void)RealFileSystem().CreateScratch(folder_), Error);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
 
 TEST_F(ScratchFileTest, HoldsWhatIsWrittenAndHasNoName) {
   const auto file = RealFileSystem().CreateScratch(folder_);

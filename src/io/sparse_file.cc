@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,16 +50,6 @@ int WriteAll(int descriptor, uint64_t offset, std::span<const std::byte> bytes) 
                   offset, bytes);
 }
 
-// So that the name of a new file survives a crash. Some file systems cannot sync folders.
-void SyncFolderOf(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const int descriptor =
-      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-  if (descriptor < 0) return;
-  ::fsync(descriptor);
-  ::close(descriptor);
-}
-
 }  // namespace
 
 SparseFile::SparseFile(std::string path, uint64_t bytes) : path_(std::move(path)) {
@@ -71,7 +60,7 @@ SparseFile::SparseFile(std::string path, uint64_t bytes) : path_(std::move(path)
     error = ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
     // The size is metadata that later data syncs do not bring to the disk.
     if (error == 0) error = SyncFile(descriptor_);
-    SyncFolderOf(path_);
+    (void)SyncFolderOf(path_);
   }
   if (error == 0) return;
   ::close(descriptor_);
@@ -173,7 +162,7 @@ void JournalFile::Append(std::string_view bytes) {
     FailFile(path_, "write", error);
   }
   size_ += bytes.size();
-  if (is_first) SyncFolderOf(path_);
+  if (is_first) (void)SyncFolderOf(path_);
 }
 
 std::optional<FileLock> FileLock::Try(const std::string& path, Kind kind) {

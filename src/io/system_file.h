@@ -2,9 +2,13 @@
 // system_file_macos.cc.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 namespace deltafin {
@@ -19,6 +23,18 @@ inline bool IsSameFile(int descriptor, int other) noexcept {
   struct stat two = {};
   return ::fstat(descriptor, &one) == 0 && ::fstat(other, &two) == 0 && one.st_dev == two.st_dev &&
          one.st_ino == two.st_ino;
+}
+
+// So that a new name survives a crash: as fsync(2) for the folder of `path`. 0 or the error; EINVAL
+// where the file system has nothing to sync.
+inline int SyncFolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int descriptor =
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (descriptor < 0) return errno;
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  return error;
 }
 
 // As fsync(2), and as fdatasync(2): the bytes are on the disk afterwards. 0 or the error.

@@ -7,12 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "base/format.h"
-#include "deltafin/error.h"
 #include "io/read_loop.h"
 #include "io/system_file.h"
 
@@ -27,14 +24,6 @@ bool WriteAll(int descriptor, std::span<const std::byte> bytes) {
     if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
   }
   return true;
-}
-
-// So that the new name survives a crash. Some file systems cannot sync folders: no matter.
-void SyncFolder(const std::string& path) {
-  const int folder = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-  if (folder < 0) return;
-  ::fsync(folder);
-  ::close(folder);
 }
 
 }  // namespace
@@ -60,8 +49,7 @@ void WriteFileAtomically(const std::string& path,
     ::unlink(temporary.c_str());
     FailFile(path, "write", error);
   }
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  SyncFolder(folder.empty() ? "." : folder);
+  (void)SyncFolderOf(path);
 }
 
 NewFile::NewFile(std::string path, uint64_t size)
@@ -99,17 +87,7 @@ void NewFile::Commit() {
   if (::rename(partial_.c_str(), path_.c_str()) != 0) FailFile(path_, "create", errno);
   ::close(descriptor_);
   descriptor_ = -1;
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
-  SyncFolder(folder.empty() ? "." : folder);
-}
-
-void MakeFolder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error || !std::filesystem::is_directory(path, error)) {
-    throw Error(ErrorCode::kIo, format("{}: cannot create the folder: {}", path,
-                                       error ? error.message() : "something else is there"));
-  }
+  (void)SyncFolderOf(path_);
 }
 
 }  // namespace deltafin

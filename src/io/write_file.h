@@ -37,7 +37,4 @@ class NewFile {
   int descriptor_ = -1;
 };
 
-// Creates a folder and those above it; one that is there is fine. Throws Error(kIo).
-void MakeFolder(const std::string& path);
-
 }  // namespace deltafin

@@ -84,15 +84,5 @@ TEST_F(WriteFileTest, FullDiskIsAnError) {
   }
 }
 
-TEST_F(WriteFileTest, MakeFolder) {
-  const std::string path = JoinPath(dir_, "a/b/c");
-  MakeFolder(path);
-  MakeFolder(path);
-  EXPECT_TRUE(fs::is_directory(path));
-  std::ofstream(JoinPath(path, "file")) << "x";
-  EXPECT_THROW(MakeFolder(JoinPath(path, "file")), Error);
-  EXPECT_THROW(MakeFolder(JoinPath(path, "file/below")), Error);
-}
-
 }  // namespace
 }  // namespace deltafin

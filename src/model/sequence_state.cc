@@ -279,6 +279,10 @@ void SequenceState::RestoreFrom(uint64_t bytes,
       header.token_bytes != token_bytes() || header.num_tokens < 0) {
     refuse("made by another model or with another cache format");
   }
+  const auto per_token = static_cast<uint64_t>(token_bytes() * config_.num_mla_layers());
+  if (per_token > 0 && static_cast<uint64_t>(header.num_tokens) > bytes / per_token) {
+    refuse(format("of {} tokens, for which {} bytes are too few", header.num_tokens, bytes));
+  }
   const uint64_t expected = SavedBytesOf(header.num_tokens);
   if (bytes != expected) refuse(format("expected {} bytes, got {}", expected, bytes));
   ForgetSpilledFrom(0);

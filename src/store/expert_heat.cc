@@ -5,10 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <system_error>
 
 #include "base/check.h"
+#include "io/atomic_file.h"
 #include "io/file.h"
 #include "io/hash.h"
 
@@ -119,18 +118,11 @@ bool LoadHeat(const std::string& path, ExpertHeat& heat) noexcept {
 
 bool SaveHeat(const std::string& path, std::string_view bytes) noexcept {
   try {
-    const std::string temporary = path + ".tmp";
-    std::error_code error;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    file.close();
-    if (!file) {
-      std::filesystem::remove(temporary, error);
-      return false;
-    }
-    std::filesystem::rename(temporary, path, error);
-    return !error;
+    MakeFolders(std::filesystem::path(path).parent_path().string());
+    AtomicFile file(path);
+    file.WriteAt(0, std::as_bytes(std::span(bytes)));
+    file.CommitUnsynced();
+    return true;
   } catch (const std::exception&) {
     return false;
   }

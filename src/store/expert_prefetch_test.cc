@@ -105,6 +105,23 @@ TEST_F(ExpertPrefetchTest, WhereNothingIsMissingNoHintIsWanted) {
   EXPECT_TRUE(store->WantsHint(5));
 }
 
+TEST_F(ExpertPrefetchTest, WhatDidNotComeOrGaveWayIsMissing) {
+  const auto num_experts = static_cast<size_t>(checkpoint_->config().num_experts);
+  const auto store = MakeStore(static_cast<int64_t>(num_experts) + 4);
+  Ids ids(num_experts);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::atomic<int> fail = 1;
+  fs_.set_hook([&](const std::string&, uint64_t, std::span<std::byte>) {
+    if (fail.exchange(0) == 1) throw Error(ErrorCode::kIo, "once");
+  });
+  EXPECT_THROW((void)Consume(*store, 4, ids), Error);
+  EXPECT_TRUE(store->WantsHint(4));
+  EXPECT_TRUE(Consume(*store, 4, ids));
+  EXPECT_FALSE(store->WantsHint(4));
+  EXPECT_TRUE(Consume(*store, 5, {1, 2, 3, 4, 5, 6}));
+  EXPECT_TRUE(store->WantsHint(4));
+}
+
 TEST_F(ExpertPrefetchTest, AHintedReadThatWaitsIsPromoted) {
   const auto store = MakeStore(64);
   queue_.set_closed(true);

@@ -39,6 +39,7 @@ ExpertSlots::ExpertSlots(const Checkpoint& checkpoint, ReadQueue& queue, int64_t
       slot_bytes_(ReadBufferBytes(checkpoint.expert_bytes())),
       memory_(static_cast<size_t>(num_slots) * slot_bytes_),
       slots_(static_cast<size_t>(num_slots)),
+      num_in_slots_(static_cast<size_t>(shape_.num_layers)),
       heat_(shape_),
       policy_(MakeNextUsePolicy(heat_)),
       table_(num_slots, *policy_),
@@ -184,6 +185,8 @@ std::optional<ReadRequest> ExpertSlots::ClaimForRead(int64_t layer, int32_t expe
   s.replaced = !has_spare;
   if (std::exchange(s.is_unused_guess, false)) counters_.bytes_wasted += checkpoint_.expert_bytes();
   const Extent span = checkpoint_.ExpertSpan(layer, expert);
+  if (s.layer >= 0) --num_in_slots_[static_cast<size_t>(s.layer)];
+  ++num_in_slots_[static_cast<size_t>(layer)];
   s.layer = layer;
   s.expert = expert;
   s.holder = holder;
@@ -252,7 +255,7 @@ void ExpertSlots::CancelReads(std::span<const Slot> slots, PrefetchOutcome* outc
     s.is_unused_guess = false;
     --num_reading_;
     ++num_events_;
-    table_.Forget(slot);
+    Forget(slot);
     if (outcome == nullptr) continue;
     --outcome->wrong_late;
     ++outcome->wrong_dropped;
@@ -374,7 +377,9 @@ bool ExpertSlots::WantsHint(int64_t layer) const {
   const std::lock_guard lock(mu_);
   if (max_ahead_ == 0 || !gauges_[static_cast<size_t>(layer)].on()) return false;
   // Where nothing is missing, a guess would be waited for in vain.
-  const auto num_experts = static_cast<int32_t>(checkpoint_.config().num_experts);
+  const auto num_experts = static_cast<int32_t>(shape_.num_experts);
+  if (num_in_slots_[static_cast<size_t>(layer)] == num_experts) return false;
+  if (keeper_ == nullptr) return true;
   for (int32_t expert = 0; expert < num_experts; ++expert) {
     if (!table_.Find(shape_.Key(layer, expert)) && !IsHeld(layer, expert)) return true;
   }
@@ -515,6 +520,13 @@ void ExpertSlots::Fail(Slot slot, ExpertFailure failure) {
   s.is_unused_guess = false;
   --num_reading_;
   ++num_events_;
+  Forget(slot);
+}
+
+void ExpertSlots::Forget(Slot slot) {
+  int64_t& layer = state(slot).layer;
+  --num_in_slots_[static_cast<size_t>(layer)];
+  layer = -1;
   table_.Forget(slot);
 }
 

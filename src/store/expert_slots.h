@@ -78,7 +78,7 @@ class ExpertSlots final : public ReadListener {
   enum class Origin : uint8_t { kDemand, kHint, kWarm };
   struct SlotState {
     const std::byte* data = nullptr;  // the expert, somewhere in the slot
-    int64_t layer = 0;
+    int64_t layer = -1;               // -1: the slot has no expert
     int32_t expert = 0;
     Holder holder = Holder::kNone;
     Origin origin = Origin::kDemand;
@@ -128,6 +128,8 @@ class ExpertSlots final : public ReadListener {
   void MarkReady(size_t item);
   void Arrive(Slot slot, const std::byte* data);
   void Fail(Slot slot, ExpertFailure failure);
+  // What the slot was claimed for did not come.
+  void Forget(Slot slot);
   double MeanUseOfASlot() const;
 
   // These need queue_mu_ and take mu_ themselves.
@@ -152,6 +154,7 @@ class ExpertSlots final : public ReadListener {
   mutable std::mutex mu_;
   std::condition_variable_any progress_;  // a read ended, or the store did
   std::vector<SlotState> slots_;
+  std::vector<int64_t> num_in_slots_;  // experts of each layer, on their way or there
   ExpertHeat heat_;
   std::unique_ptr<EvictionPolicy> policy_;
   SlotTable table_;

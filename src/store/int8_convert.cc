@@ -12,6 +12,7 @@
 #include "io/atomic_file.h"
 #include "io/hash.h"
 #include "io/read_queue.h"
+#include "io/write_file.h"
 #include "store/int8_spine.h"
 #include "store/spine_reader.h"
 
@@ -89,7 +90,11 @@ class BlockReader {
     const size_t pages = (needed + kReadAlignment - 1) / kReadAlignment;
     const std::span<std::byte> dst(next_.data(), pages * kReadAlignment);
     reading_ = std::async(std::launch::async, [this, begin, skip, needed, dst] {
-      file_.ReadDirect(begin - skip, dst, needed);
+      if (file_.Holds(begin, needed - skip)) {
+        file_.ReadDirect(begin - skip, dst, needed);
+      } else {
+        file_.ReadAt(begin, dst.subspan(skip, needed - skip));
+      }
     });
   }
 
@@ -146,7 +151,7 @@ class Converter {
       ++progress_.layers_done;
       Report(sink_, progress_);
     }
-    WriteFileAtomically(Int8ManifestPath(checkpoint_.dir()), BytesOf(Int8Manifest(checkpoint_)));
+    WriteFileAtomically(Int8ManifestPath(checkpoint_.dir()), Int8Manifest(checkpoint_));
     return summary_;
   }
 

@@ -24,8 +24,11 @@ ModelFiles::~ModelFiles() = default;
 
 ModelFiles::Folder& ModelFiles::FolderOf(const std::string& shard_path) {
   const std::string dir = std::filesystem::path(shard_path).parent_path().string();
-  const auto [it, is_new] = folders_.try_emplace(dir);
-  if (is_new) it->second.use = InstallLock::Use(dir.empty() ? "." : dir);
+  auto it = folders_.find(dir);
+  if (it == folders_.end()) {
+    std::optional<InstallLock> use = InstallLock::Use(dir.empty() ? "." : dir);
+    it = folders_.emplace(dir, Folder{std::move(use), std::nullopt}).first;
+  }
   return it->second;
 }
 
@@ -67,6 +70,8 @@ bool ModelFiles::streaming() const {
 
 uint64_t ModelFiles::fetched_bytes() const { return filler_->fetched_bytes(); }
 
+void ModelFiles::EndFetches() { filler_->Close(); }
+
 std::unique_ptr<ReadQueue> ModelFiles::Wrap(std::unique_ptr<ReadQueue> queue) {
   return streaming() ? MakeStreamedReadQueue(std::move(queue), *filler_) : std::move(queue);
 }
@@ -100,8 +105,9 @@ LocalShare ModelFiles::ShareOf(const Checkpoint& checkpoint) const {
   for (uint32_t i = 0; i < checkpoint.num_shards(); ++i) {
     if (presence[i] == nullptr) continue;
     const uint64_t rest = presence[i]->file_bytes() - expert_bytes[i];
-    const uint64_t missing =
-        presence[i]->file_bytes() - presence[i]->present_bytes() - experts_missing[i];
+    // More may have come since the experts were looked at.
+    const uint64_t absent = presence[i]->file_bytes() - presence[i]->present_bytes();
+    const uint64_t missing = absent - std::min(absent, experts_missing[i]);
     share.spine_bytes += rest;
     share.local_spine_bytes += rest - std::min(rest, missing);
   }

@@ -53,6 +53,8 @@ class ModelFiles final : public FileSystem {
   bool streaming() const;
   // From the source, since the start.
   uint64_t fetched_bytes() const;
+  // Ends all fetches, also those that are asked for later: nobody waits for the network any more.
+  void EndFetches();
   // Reads of what is missing go to the source, the others to `queue`.
   std::unique_ptr<ReadQueue> Wrap(std::unique_ptr<ReadQueue> queue);
   LocalShare ShareOf(const Checkpoint& checkpoint) const;

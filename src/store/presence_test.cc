@@ -5,17 +5,25 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/captured_error.h"
 #include "deltafin/error.h"
 #include "io/hash.h"
+#include "io/memory_limits.h"
+#include "io/testing_file_system.h"
 #include "store/install_lock.h"
+#include "store/model_files.h"
 #include "store/presence_file.h"
 #include "store/presence_map.h"
+#include "store/range_source.h"
 #include "store/range_writer.h"
 #include "store/shard_presence.h"
+#include "store/testing/simple_read_queue.h"
 #include "store/testing/temp_dir.h"
 
 namespace deltafin {
@@ -203,6 +211,74 @@ TEST_F(PresenceFileTest, AReaderSeesWhatAWriterRecordsLater) {
   EXPECT_TRUE(reader->Contains({0, 10}));
 }
 
+// Hears how one read ended.
+class Waiter final : public ReadListener {
+ public:
+  void OnRead(uint64_t, std::span<const std::byte>) noexcept override { ended_.set_value(""); }
+  void OnReadFailed(uint64_t, std::exception_ptr error) noexcept override {
+    ended_.set_value(Capture(error).message);
+  }
+  std::string Wait() { return ended_.get_future().get(); }
+
+ private:
+  std::promise<std::string> ended_;
+};
+
+// Whoever submitted a read waits for its end: an error on the way must be that end.
+TEST_F(PresenceFileTest, AJournalThatCannotBeReadAgainEndsTheReadAndNotTheQueue) {
+  const auto writer = OpenForWriting();
+  FaultyFileSystem faulty(RealFileSystem());
+  ModelFiles files(faulty, nullptr);
+  const auto file = files.OpenForReading(shard_);
+  ASSERT_TRUE(files.streaming());
+  const auto queue = files.Wrap(std::make_unique<SimpleReadQueue>(1));
+  Fill(*writer, 0, 10);
+  faulty.FailReads(".map", 0, 1000);
+  alignas(kReadAlignment) std::byte buffer[ReadBufferBytes(10)];
+  for (const bool works : {false, true}) {
+    Waiter waiter;
+    const ReadRequest request{file.get(), 0, 10, buffer, ReadPriority::kDemand, 1, &waiter};
+    queue->Submit({&request, 1});
+    EXPECT_EQ(waiter.Wait() == "", works);
+    faulty.ClearFaults();
+  }
+}
+
+// A source that cannot even begin, for one that has no connection.
+class UnwillingSource final : public RangeSource {
+ public:
+  void Fetch(std::span<const RangeRequest>) override {
+    throw Error(ErrorCode::kNetwork, "no connection at all");
+  }
+  bool Cancel(RangeListener*, uint64_t) override { return false; }
+  void Promote(RangeListener*, uint64_t) override {}
+  void Drop(RangeListener*) override {}
+  std::string Describe() const override { return "nowhere"; }
+};
+
+TEST_F(PresenceFileTest, ASourceThatCannotBeginEndsTheReadAndNotTheQueue) {
+  OpenForWriting();
+  ModelFiles files(RealFileSystem(), std::make_shared<UnwillingSource>());
+  const auto file = files.OpenForReading(shard_);
+  const auto queue = files.Wrap(std::make_unique<SimpleReadQueue>(1));
+  alignas(kReadAlignment) std::byte buffer[ReadBufferBytes(10)];
+  Waiter waiter;
+  const ReadRequest request{file.get(), 0, 10, buffer, ReadPriority::kDemand, 1, &waiter};
+  queue->Submit({&request, 1});
+  EXPECT_EQ(waiter.Wait(), "no connection at all");
+  EXPECT_THROW(file->ReadAt(0, std::span(buffer).first(10)), Error);
+}
+
+// A pass may ask for all experts of a layer at once.
+TEST_F(PresenceFileTest, RangesThatWaitTakeNoMemory) {
+  const auto presence = OpenForWriting();
+  const uint64_t before = ReadProcessMemory().resident_bytes;
+  std::vector<RangeWriter> waiting;
+  waiting.reserve(2000);
+  for (uint64_t i = 0; i < 2000; ++i) waiting.emplace_back(*presence, i);
+  EXPECT_LT(ReadProcessMemory().resident_bytes, before + (uint64_t{32} << 20));
+}
+
 TEST_F(PresenceFileTest, ALongJournalIsShortened) {
   {
     const auto presence = OpenForWriting();
@@ -239,6 +315,18 @@ TEST(InstallLockTest, WhoUsesKeepsOthersFromFreeing) {
   const InstallLock own = InstallLock::Own(dir.path());
   EXPECT_THROW(InstallLock::Use(dir.path()), Error);
   EXPECT_FALSE(InstallLock::TryFill(dir.path()).has_value());
+}
+
+TEST(InstallLockTest, NoFileIsOpenedWithoutTheLock) {
+  const TempDir dir;
+  std::optional<InstallLock> own = InstallLock::Own(dir.path());
+  Overwrite(dir / "a.safetensors", "something");
+  ModelFiles files(RealFileSystem(), nullptr);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_THROW((void)files.OpenForReading(dir / "a.safetensors"), Error);
+  own.reset();
+  EXPECT_NO_THROW((void)files.OpenForReading(dir / "a.safetensors"));
+  EXPECT_THROW(InstallLock::Own(dir.path()), Error);
 }
 
 }  // namespace

@@ -41,6 +41,11 @@ void RangeFiller::DropAll() {
   if (source_ != nullptr) source_->Drop(this);
 }
 
+void RangeFiller::Close() {
+  closed_ = true;
+  DropAll();
+}
+
 std::vector<uint64_t> RangeFiller::Start(std::vector<Fetch> fetches) {
   std::vector<uint64_t> ids;
   std::vector<RangeRequest> requests;
@@ -63,7 +68,14 @@ std::vector<uint64_t> RangeFiller::Start(std::vector<Fetch> fetches) {
                         f.shard->file_bytes(), f.range, f.priority, id, this});
     active_.emplace(id, std::move(active));
   }
-  if (!requests.empty()) source_->Fetch(requests);
+  try {
+    if (!requests.empty()) source_->Fetch(requests);
+  } catch (...) {
+    for (const RangeRequest& request : requests) {
+      OnRangeFailed(request.tag, std::current_exception());
+    }
+  }
+  if (closed_) DropAll();
   return ids;
 }
 
@@ -112,7 +124,7 @@ void RangeFiller::OnRangeBytes(uint64_t tag, std::span<const std::byte> bytes) {
   if (!active->writer) return;
   try {
     active->writer->Write(bytes);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // A disk that is full or fails costs the copy on it, not the computation.
     active->writer.reset();
     has_space_ = false;

@@ -47,6 +47,8 @@ class RangeFiller final : private RangeListener {
   void Promote(uint64_t id);
   // Every fetch that is under way fails before this returns.
   void DropAll();
+  // The same, and so does every later one at once.
+  void Close();
   uint64_t fetched_bytes() const { return fetched_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -70,6 +72,7 @@ class RangeFiller final : private RangeListener {
   std::atomic<uint64_t> fetched_bytes_ = 0;
   std::atomic<uint64_t> unchecked_bytes_;  // fetched since the free space was looked at
   std::atomic<bool> has_space_ = true;
+  std::atomic<bool> closed_ = false;
   Committer committer_;
 };
 

@@ -39,7 +39,7 @@ class RangeSource {
  public:
   virtual ~RangeSource() = default;
   // Starts all of them without waiting: demanded ones first, neighbours as one request where there
-  // are more of them than connections.
+  // are more of them than connections. When it throws, none has started.
   virtual void Fetch(std::span<const RangeRequest> requests) = 0;
   // Takes back a range that has not started: true, and its listener hears nothing.
   virtual bool Cancel(RangeListener* listener, uint64_t tag) = 0;

@@ -14,10 +14,10 @@ constexpr uint64_t kWritebackBytes = uint64_t{4} << 20;
 
 }  // namespace
 
-RangeWriter::RangeWriter(ShardPresence& shard, uint64_t offset)
-    : shard_(shard), begin_(offset), buffer_(kBufferBytes) {}
+RangeWriter::RangeWriter(ShardPresence& shard, uint64_t offset) : shard_(shard), begin_(offset) {}
 
 void RangeWriter::Write(std::span<const std::byte> bytes) {
+  if (buffer_.empty()) buffer_.resize(kBufferBytes);
   hash_.Update(bytes);
   // Until all of them are taken: the checksum has them already.
   failed_ = true;

@@ -19,7 +19,8 @@
 
 namespace deltafin {
 
-// Writes one range from its beginning on and computes its checksum. Not thread-safe.
+// Writes one range from its beginning on and computes its checksum. Takes memory when the first
+// bytes come: many ranges may wait at a time. Not thread-safe.
 class RangeWriter {
  public:
   // `shard` must outlive it.

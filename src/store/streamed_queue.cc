@@ -175,7 +175,13 @@ StreamedFile::StreamedFile(FileSystem& fs, std::unique_ptr<ReadableFile> file,
 
 std::vector<ByteRange> StreamedFile::Missing(ByteRange range) const {
   if (shard_->Contains(range)) return {};
-  if (!shard_->can_write()) shard_->Refresh(fs_);
+  if (!shard_->can_write()) {
+    try {
+      shard_->Refresh(fs_);
+    } catch (const Error&) {
+      // As if nothing had been brought: it is fetched, and who waits for it hears how that ends.
+    }
+  }
   return shard_->Missing(range);
 }
 

@@ -18,6 +18,9 @@ class StreamedFile final : public ReadableFile {
   void ReadAt(uint64_t offset, std::span<std::byte> dst) const override;
   uint64_t size() const override { return file_->size(); }
   const std::string& path() const override { return file_->path(); }
+  bool Holds(uint64_t offset, uint64_t bytes) const override {
+    return Missing({offset, bytes}).empty();
+  }
   // For the queue, which knows that the range is there.
   void ReadDirect(uint64_t offset, std::span<std::byte> dst, size_t needed) const override {
     file_->ReadDirect(offset, dst, needed);

@@ -18,6 +18,7 @@
 #include "base/format.h"
 #include "base/thread_pool.h"
 #include "deltafin/json.h"
+#include "io/atomic_file.h"
 #include "io/file.h"
 #include "io/write_file.h"
 #include "store/synth_config.h"
@@ -209,7 +210,7 @@ class SynthWriter {
 
   void Write() {
     if (options_.dir.empty()) throw Error(ErrorCode::kInvalidArgument, "no folder to write to");
-    MakeFolder(options_.dir);
+    MakeFolders(options_.dir);
     Claim();
     const SynthSize size = Size();
     total_bytes_ = size.write_bytes;
@@ -275,7 +276,7 @@ class SynthWriter {
       throw Error(ErrorCode::kInvalidArgument,
                   format("{}: is not empty; name a new folder", options_.dir));
     }
-    MakeFolder(PathOf(".deltafin"));
+    MakeFolders(PathOf(".deltafin"));
     WriteFileAtomically(marker, expected);
   }
 
