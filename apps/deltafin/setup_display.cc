@@ -9,6 +9,7 @@
 
 #include "deltafin/json.h"
 #include "interrupt.h"
+#include "overwritten_line.h"
 
 namespace deltafin {
 namespace {
@@ -116,7 +117,7 @@ void SetupDisplay::ShowBar(const SetupProgress& p) {
                           : 0;
   std::string bar(static_cast<size_t>(std::clamp(part, 0.0, 1.0) * kSetupBarWidth), '#');
   bar.resize(kSetupBarWidth, '.');
-  std::fprintf(stderr, "\r[%s] %s\033[K", bar.c_str(), Line(p).c_str());
+  std::fprintf(stderr, "%s[%s] %s%s", kBeginOverwrite, bar.c_str(), Line(p).c_str(), kEndOverwrite);
   std::fflush(stderr);
   bar_is_open_ = true;
 }
