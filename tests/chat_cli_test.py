@@ -117,6 +117,14 @@ class Pipe(unittest.TestCase):
 
         self.assertNotEqual(answer("1"), answer("2"))
 
+    def test_bytes_that_are_no_text_end_nothing(self):
+        done = run("chat", "--session-dir", self.dir,
+                   stdin=b"/system Be \xffbrief.\nHello \xfe\n/save u\n/load u\n/system\n")
+        self.assertIn("system: Be \ufffdbrief.", done.stderr.decode(errors="replace"))
+        text = run_json("sessions", "show", "u", "--session-dir", self.dir)["text"]
+        self.assertIn("Be \ufffdbrief.", text)
+        self.assertIn("Hello \ufffd", text)
+
     def test_lines_may_end_as_on_windows(self):
         self.assertEqual(chat(f"{ITALY}\r\n/quit\r\n{JAPAN}\r\n").stdout,
                          chat(f"{ITALY}\n").stdout)

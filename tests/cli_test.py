@@ -537,6 +537,10 @@ class Info(unittest.TestCase):
         info = run_json("info")
         self.assertEqual(info["layers"], 13)
         self.assertEqual(info["experts"], 64)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.fsencode(folder) + b"/\xff"
+            os.symlink(os.fsencode(NANO), path)
+            self.assertTrue(run_json("info", "--model", path)["dir"].endswith("/\ufffd"))
         names = [line["what"] for line in info["plan"]]
         self.assertIn("spine", names)
         self.assertIn("expert slots", names)

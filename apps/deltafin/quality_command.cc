@@ -164,7 +164,7 @@ int Quality(const QualityFlags& flags) {
   options.cancelled = [] { return InterruptSignal() != 0; };
   const QualityReport report = MeasureQuality(options);
   if (flags.json) {
-    std::cout << ToJson(report).dump() << std::endl;
+    std::cout << DumpJson(ToJson(report)) << std::endl;
   } else {
     for (const std::string& line : report.description) std::cerr << line << "\n";
     Print(report);

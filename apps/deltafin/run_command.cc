@@ -184,11 +184,10 @@ class PicksFile {
     Check();
   }
   void Write(const RouterPicks& picks) {
-    file_ << Json{{"step", picks.position},
-                  {"layer", picks.layer},
-                  {"ids", std::vector<int32_t>(picks.ids.begin(), picks.ids.end())},
-                  {"w", std::vector<float>(picks.weights.begin(), picks.weights.end())}}
-                 .dump()
+    file_ << DumpJson({{"step", picks.position},
+                       {"layer", picks.layer},
+                       {"ids", std::vector<int32_t>(picks.ids.begin(), picks.ids.end())},
+                       {"w", std::vector<float>(picks.weights.begin(), picks.weights.end())}})
           << '\n';
   }
   void Close() {
@@ -325,7 +324,7 @@ void PrintJson(const Engine& engine, const std::vector<TokenId>& prompt,
       {"decode_tokens_per_second", Rate(result.tokens.size(), result.decode_seconds)}};
   json["experts"] = ExpertsJson(engine);
   if (profile) json["profile"] = profile->ToJson();
-  std::cout << json.dump() << std::endl;
+  std::cout << DumpJson(json) << std::endl;
 }
 
 // What this run adds to the conversation, and how its answer is read.

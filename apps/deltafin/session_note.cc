@@ -6,15 +6,14 @@
 namespace deltafin {
 
 std::string SessionNote::Text() const {
-  return Json{{"chat", chat},
-              {"thinking", thinking},
-              {"seed", seed},
-              {"system", system},
-              {"effort", EffortName(effort)},
-              {"turns", turns},
-              {"system_is_said", system_is_said},
-              {"effort_is_said", effort_is_said}}
-      .dump();
+  return DumpJson({{"chat", chat},
+                   {"thinking", thinking},
+                   {"seed", seed},
+                   {"system", system},
+                   {"effort", EffortName(effort)},
+                   {"turns", turns},
+                   {"system_is_said", system_is_said},
+                   {"effort_is_said", effort_is_said}});
 }
 
 SessionNote SessionNote::Parse(const std::string& text, const std::string& path) {

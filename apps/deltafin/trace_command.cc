@@ -46,7 +46,7 @@ void PrintJson(const TraceReport& report, const TraceSimulation& simulation) {
     }
     json["simulation"] = {{"slots", simulation.slots}, {"hit_rates", hit_rates}};
   }
-  std::cout << json.dump() << "\n";
+  std::cout << DumpJson(json) << "\n";
 }
 
 void PrintTables(const TraceReport& report, const TraceSimulation& simulation) {

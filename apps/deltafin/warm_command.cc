@@ -57,12 +57,11 @@ int RunWarmCommand(const WarmFlags& flags) {
     report = RunSetup(options);
   }
   if (flags.json) {
-    std::cout << Json{{"event", "done"},
-                      {"experts", options.experts.size()},
-                      {"fetched_bytes", report.fetched_bytes},
-                      {"local_bytes", report.local_bytes},
-                      {"total_bytes", report.total_bytes}}
-                     .dump()
+    std::cout << DumpJson({{"event", "done"},
+                           {"experts", options.experts.size()},
+                           {"fetched_bytes", report.fetched_bytes},
+                           {"local_bytes", report.local_bytes},
+                           {"total_bytes", report.total_bytes}})
               << std::endl;
   } else {
     std::printf("%zu experts are here now, %s of them fetched by this run\n",
