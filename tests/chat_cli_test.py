@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -86,6 +87,47 @@ class Pipe(unittest.TestCase):
         last = text[text.rindex(ITALY):]
         self.assertNotIn("think<|sep|>", last)
         self.assertIn("effort none", done.stderr.decode())
+
+    def test_what_was_not_said_yet_is_said_after_loading(self):
+        chat(f"{ITALY}\n/system Be brief.\n/effort low\n/save p\n", "--session-dir", self.dir)
+        done = chat(f"/load p\n/system\n{JAPAN}\n/save p\n/load p\n{ITALY}\n/save p\n",
+                    "--session-dir", self.dir)
+        self.assertIn(b"system: Be brief.", done.stderr)
+        text = run_json("sessions", "show", "p", "--session-dir", self.dir)["text"]
+        self.assertEqual(text.count("Be brief."), 1)
+        self.assertEqual(text.count("thinking_effort=low"), 1)
+        self.assertLess(text.index("Be brief."), text.index(JAPAN))
+
+    def test_flags_count_when_a_conversation_goes_on(self):
+        kept = ("--session", "f", "--session-dir", self.dir, "--max-new", "4")
+        chat(f"{ITALY}\n", *kept, "--system", "Be brief.", "--effort", "low")
+        chat(f"{JAPAN}\n", *kept, "--system", "Be brief.", "--effort", "low")  # said already
+        chat(f"{JAPAN}\n", *kept)
+        text = run_json("sessions", "show", "f", "--session-dir", self.dir)["text"]
+        self.assertEqual((text.count("Be brief."), text.count("thinking_effort=low")), (1, 1))
+        chat(f"{JAPAN}\n", *kept, "--system", "Be rude.", "--effort", "high")
+        text = run_json("sessions", "show", "f", "--session-dir", self.dir)["text"]
+        self.assertEqual((text.count("Be rude."), text.count("thinking_effort=high")), (1, 1))
+
+        def answer(seed):
+            folder = os.path.join(self.dir, f"seed{seed}")
+            shutil.copytree(self.dir, folder, ignore=shutil.ignore_patterns("seed*"))
+            return chat(f"{ITALY}\n", "--session", "f", "--session-dir", folder, "--effort", "none",
+                        "--temperature", "3", "--seed", seed).stdout
+
+        self.assertNotEqual(answer("1"), answer("2"))
+
+    def test_bytes_that_are_no_text_end_nothing(self):
+        done = run("chat", "--session-dir", self.dir,
+                   stdin=b"/system Be \xffbrief.\nHello \xfe\n/save u\n/load u\n/system\n")
+        self.assertIn("system: Be \ufffdbrief.", done.stderr.decode(errors="replace"))
+        text = run_json("sessions", "show", "u", "--session-dir", self.dir)["text"]
+        self.assertIn("Be \ufffdbrief.", text)
+        self.assertIn("Hello \ufffd", text)
+
+    def test_lines_may_end_as_on_windows(self):
+        self.assertEqual(chat(f"{ITALY}\r\n/quit\r\n{JAPAN}\r\n").stdout,
+                         chat(f"{ITALY}\n").stdout)
 
     def test_a_cut_answer_is_closed_before_the_next_question(self):
         chat(f"{ITALY}\n{JAPAN}\n/save k\n", "--session-dir", self.dir, "--max-new", "3")
@@ -239,6 +281,13 @@ class Terminal(unittest.TestCase):
         history = os.path.join(self.state, "deltafin", "chat_history")
         self.assertEqual(stat.S_IMODE(os.stat(history).st_mode), 0o600)
         self.assertEqual(stat.S_IMODE(os.stat(os.path.dirname(history)).st_mode), 0o700)
+
+    def test_a_line_that_is_written_over_does_not_wrap(self):
+        self.start()
+        self.type(f"{ITALY}\r")
+        self.wait(r"\x1b\[\?7l\x1b\[2mreading [^\n]* s\x1b\[0m\x1b\[\?7h")
+        self.wait("context [0-9]+ of")
+        self.leave()
 
     def test_history_comes_back_in_a_later_run(self):
         self.start()

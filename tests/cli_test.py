@@ -191,6 +191,23 @@ class Run(unittest.TestCase):
         self.assertTrue((first + rest).endswith(b"\n"))
         self.assertIn(b"cancelled", stderr)
 
+    def test_a_lost_terminal_is_an_interrupt_unless_it_means_nothing(self):
+        for means_nothing in (False, True):  # as under nohup
+            process = subprocess.Popen(
+                PROGRAM + ["run", "--prompt", "Once upon a time", "--max-new", "100000",
+                           "--ignore-stop", "--context", "200000"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(),
+                preexec_fn=lambda: signal.signal(
+                    signal.SIGHUP, signal.SIG_IGN if means_nothing else signal.SIG_DFL))
+            process.stdout.read(1)
+            process.send_signal(signal.SIGHUP)
+            if means_nothing:
+                process.stdout.read(200)
+                process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130 if means_nothing else 129)
+            self.assertIn(b"cancelled", stderr)
+
     def test_interrupt_with_json_still_prints_the_object(self):
         process = subprocess.Popen(
             PROGRAM + ["run", "--prompt", "Once upon a time", "--max-new", "100000", "--json",
@@ -212,7 +229,10 @@ class Run(unittest.TestCase):
             (("run", "--ids", "1,x"), "token ids"),
             (("run", "--ids", "999999"), "token id"),
             (("run", "--prompt-file", "/nowhere"), "/nowhere"),
+            (("run", "--prompt-file", "/"), "/: reading failed"),
+            (("render", "/"), "/: reading failed"),
             (("run", "--prompt", "a", "--effort", "medium"), "low, high or max"),
+            (("run", "--prompt", "a", "--effort", "low"), "--chat"),
             (("run", "--prompt", "a", "--system", "b"), "--chat"),
             (("run", "--prompt", "a", "--ram", "lots"), "--ram"),
             (("run", "--prompt", "a", "--ram", "1M"), "at least"),
@@ -245,6 +265,9 @@ class Run(unittest.TestCase):
             (("run", "--prompt", "a", "--logit-bias", "5:1000"), "logit bias"),
             (("run", "--prompt", "a", "--logit-bias", "99999:1"), "logit bias"),
             (("run", "--prompt", "a", "--logprobs", "-1"), "logprobs"),
+            (("run", "--prompt", "a", "--logprobs", "1"), "--json"),
+            (("serve", "--cors", "https://chat.example/"), "--cors"),
+            (("serve", "--cors", "chat.example"), "--cors"),
             (("run", "--prompt", "a", "--spec", "9"), "--spec"),
             (("run", "--prompt", "a", "--spec", "fast"), "--spec"),
             (("tokenize", "--decode", "4608"), "4608"),
@@ -269,6 +292,28 @@ class Run(unittest.TestCase):
         done = run(*args, check=False, preexec_fn=limit(16, 16))
         self.assertEqual(done.returncode, 1)
         self.assertIn("ulimit -n", done.stderr.decode())
+
+    def test_what_cannot_be_printed_is_an_error(self):
+        commands = (("tokenize", "a"), ("run", "--prompt", "a", "--max-new", "1"),
+                    ("run", "--prompt", "a", "--max-new", "1", "--json"), ("info",), ("man",),
+                    ("--help",))
+        with open("/dev/full", "wb") as full:
+            for args in commands:
+                with self.subTest(args=args):
+                    done = subprocess.run(PROGRAM + list(args), stdout=full,
+                                          stderr=subprocess.PIPE, env=clean_environment())
+                    self.assertEqual(done.returncode, 1)
+                    self.assertIn(b"standard output", done.stderr)
+
+    def test_a_closed_stream_is_no_file_of_the_model(self):
+        for stream in (0, 1, 2):
+            done = subprocess.run(
+                PROGRAM + ["run", "--prompt", "The capital of France is", "--max-new", "2"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=clean_environment(), preexec_fn=lambda: os.close(stream))
+            self.assertEqual(done.returncode, 1 if stream == 1 else 0, stream)
+            self.assertEqual(b"Paris" in done.stdout, stream != 1)
+            self.assertEqual(b"standard output" in done.stderr, stream == 1)
 
     def test_computes_with_a_gpu_what_the_cpu_computes(self):
         args = ("run", "--prompt", PROMPTS[0]["text"], "--max-new", "8", "--ignore-stop")
@@ -305,8 +350,40 @@ class Run(unittest.TestCase):
             self.assertIn(b"--help", run(command, "--help").stdout)
         self.assertTrue(run("--version").stdout.startswith(b"deltafin "))
 
+    def test_numbers_are_decimal_whole_and_in_their_range(self):
+        for args in (("run", "a", "--seed", "-1"), ("run", "a", "--seed", "18446744073709551616"),
+                     ("run", "a", "--seed", "0x10"), ("run", "a", "--max-new", "1e3"),
+                     ("run", "a", "--top-k", "99999999999999999999"),
+                     ("run", "a", "--temperature", "warm"), ("serve", "--port", "65536"),
+                     ("serve", "--grace", "nan"), ("bench", "disk", "--seconds", "nan"),
+                     ("bench", "context", "--contexts", "1k"), ("synth", "/x", "--layers", "0")):
+            with self.subTest(args=args):
+                done = run(*args, check=False)
+                self.assertEqual(done.returncode, 2)
+                expected = f"deltafin: {args[-2]}: expected a .*number.*, got \"{args[-1]}\""
+                self.assertRegex(done.stderr.decode(), expected)
+        sampled = ("run", "--prompt", "Once", "--max-new", "8", "--temperature", "1")
+        self.assertEqual(run(*sampled, "--seed", "010").stdout,
+                         run(*sampled, "--seed", "10").stdout)
+
+    def test_an_empty_value_is_none(self):
+        for flag in ("--model", "--session", "--temperature", "--seed", "--max-new", "--ram",
+                     "--logits", "--trace", "--also", "--isa"):
+            done = run("run", "a", flag, "", check=False)
+            self.assertEqual(done.returncode, 2, flag)
+            self.assertIn(f"deltafin: {flag}: expected", done.stderr.decode())
+        self.assertEqual(run("serve", "--api-key", "", check=False).returncode, 2)
+        run("run", "--chat", "--system", "", "--prompt", "a", "--max-new", "1")
+
+    def test_a_flag_that_may_be_repeated_leaves_the_prompt_alone(self):
+        for flags in (("--logit-bias", "5:1"), ("--also", "/nowhere", "--logit-bias", "5:1")):
+            self.assertEqual(run_json("run", *flags, "a", "--max-new", "1")["prompt_ids"],
+                             run_json("run", "a", "--max-new", "1")["prompt_ids"])
+
     def test_environment_names_are_defaults_of_flags(self):
         args = ("run", "--prompt", "a", "--max-new", "1")
+        self.assertIn(b"like 8 or 1.5, got \"8G\"",
+                      run(*args, env={"K3_RAM_GB": "8G"}, check=False).stderr)
         self.assertIn(b"--device", run(*args, env={"K3_DEV": "x"}, check=False).stderr)
         self.assertNotEqual(run(*args, env={"K3_RAM_GB": "x"}, check=False).returncode, 0)
         self.assertIn(b"--prefetch", run(*args, env={"K3_PREFETCH": "x"}, check=False).stderr)
@@ -418,6 +495,14 @@ class Trace(unittest.TestCase):
             done = run("trace", file.name, check=False)
             self.assertEqual(done.returncode, 1)
             self.assertIn(f"{file.name}: line 2: expected ids", done.stderr.decode())
+            file.seek(0)
+            file.truncate()
+            file.write('{"step":0,"layer":1,"ids":[7]}\n')
+            file.flush()
+            done = run("trace", file.name, "--experts", "7", check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("--experts: expected at least 8", done.stderr.decode())
+            self.assertEqual(run_json("trace", file.name, "--experts", "9")["experts"], 9)
 
 
 class Tokenize(unittest.TestCase):
@@ -463,6 +548,10 @@ class Info(unittest.TestCase):
         info = run_json("info")
         self.assertEqual(info["layers"], 13)
         self.assertEqual(info["experts"], 64)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.fsencode(folder) + b"/\xff"
+            os.symlink(os.fsencode(NANO), path)
+            self.assertTrue(run_json("info", "--model", path)["dir"].endswith("/\ufffd"))
         names = [line["what"] for line in info["plan"]]
         self.assertIn("spine", names)
         self.assertIn("expert slots", names)

@@ -424,6 +424,29 @@ class Processes(unittest.TestCase):
                            first["usage"]["prompt_tokens"] // 2)
         self.assertEqual(answer_of(first), answer_of(second))
 
+    def test_a_default_folder_that_is_no_use_is_done_without(self):
+        with tempfile.TemporaryDirectory() as model:
+            for name in os.listdir(NANO):
+                if name != ".deltafin":
+                    os.symlink(os.path.join(NANO, name), os.path.join(model, name))
+            with open(os.path.join(model, ".deltafin"), "w"):  # no folder can be made in it
+                pass
+            args = PROGRAM + ["serve", "--model", model, "--port", "0"]
+            process = subprocess.Popen(args, env=clean_environment(), stderr=subprocess.PIPE)
+            lines = []
+            while not lines or not lines[-1].startswith(b"listening on"):
+                lines.append(process.stderr.readline())
+                self.assertNotEqual(lines[-1], b"", lines)
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE)
+            self.assertEqual(process.returncode, 0)
+            notice = [line for line in lines if b"kept in memory only" in line]
+            self.assertEqual(len(notice), 1, lines)
+            self.assertIn(os.path.join(model, ".deltafin").encode(), notice[0])
+            done = subprocess.run(args + ["--keep-dir", os.path.join(model, ".deltafin")],
+                                  env=clean_environment(), capture_output=True, timeout=PATIENCE)
+            self.assertEqual(done.returncode, 1)
+
     def test_others_need_a_key(self):
         done = subprocess.run(PROGRAM + ["serve", "--model", NANO, "--port", "0", "--host",
                                          "0.0.0.0", "--keep-nothing"], env=clean_environment(),

@@ -37,6 +37,18 @@ class Sessions(unittest.TestCase):
         self.assertEqual(first["ids"] + rest["ids"], whole["ids"])
         self.assertEqual(self.show("a")["ids"], whole["prompt_ids"] + whole["ids"])
 
+    def test_the_effort_belongs_to_the_first_turn(self):
+        run_json(*self.session("e", "--chat", "--effort", "low", "--prompt", "Hello"))
+        for flags, returncode in ((("--effort", "high"), 1), (("--effort", "low"), 0),
+                                  (("--effort", "none"), 0), ((), 0)):
+            done = run(*self.session("e", "--prompt", "Hello", *flags), check=False)
+            self.assertEqual(done.returncode, returncode, flags)
+            self.assertEqual(b"--effort belongs to the first turn" in done.stderr, returncode != 0)
+        run_json(*self.session("t", *STORY, "--max-new", "2"))
+        done = run(*self.session("t", "--no-think", "--max-new", "2"), check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"plain text", done.stderr)
+
     def test_kill_loses_the_last_tokens_only(self):
         args = (*STORY, *SAMPLED, "--context", "4000")
         process = subprocess.Popen(PROGRAM + list(self.session("k", *args, "--max-new", "3500")),

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "bench_command.h"
+#include "flag_checks.h"
 #include "model_options.h"
 
 namespace deltafin {
@@ -26,12 +27,12 @@ void AddBenchBatchCommand(CLI::App& bench, int* status) {
   auto flags = std::make_shared<BatchFlags>();
   command->add_option("--tokens", flags->options.tokens, "Passes of each measurement (default: 16)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(WholeNumber(1, int64_t{1} << 20));
   command
       ->add_option("--seconds", flags->options.seconds,
                    "Measure for about so long (default: 60), one pass of each at least")
       ->type_name("S")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(Number(0, 86400));
   command->add_flag("--json", flags->json, "One JSON object: machine, results, targets");
   AddModelOptions(*command, &flags->model);
   command->callback([flags, status] { *status = Bench(*flags); });

@@ -100,7 +100,7 @@ void PrintBenchProgress(const std::string& what) { std::fprintf(stderr, "%s\n", 
 
 int PrintBenchReport(const BenchReport& report, bool json) {
   if (json) {
-    std::cout << ToJson(report).dump() << std::endl;
+    std::cout << DumpJson(ToJson(report)) << std::endl;
     return 0;
   }
   PrintBenchHeading();

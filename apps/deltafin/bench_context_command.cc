@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "bench_command.h"
+#include "flag_checks.h"
 #include "model_options.h"
 
 namespace deltafin {
@@ -28,10 +29,11 @@ void AddBenchContextCommand(CLI::App& bench, int* status) {
       ->add_option("--contexts", flags->options.contexts,
                    "Tokens of context, ascending (default: 1024,32768,131072)")
       ->type_name("N,N,...")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->transform(WholeNumber());
   command->add_option("--tokens", flags->options.tokens, "Tokens decoded at each (default: 8)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(WholeNumber(1, int64_t{1} << 20));
   command->add_flag("--json", flags->json, "One JSON object: machine, results, targets");
   AddModelOptions(*command, &flags->model);
   command->callback([flags, status] { *status = Bench(*flags); });

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "bench_command.h"
+#include "flag_checks.h"
 #include "model_options.h"
 
 namespace deltafin {
@@ -40,23 +41,23 @@ void AddBenchDecodeCommand(CLI::App& bench, int* status) {
   command->add_option("--spine", flags->spine, "bf16 (default), int8 or auto")->type_name("NAME");
   command->add_option("--threads", flags->options.threads, "Compute threads (default: all)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024));
+      ->transform(WholeNumber(1, 1024));
   command
       ->add_option("--tokens", flags->options.tokens,
                    "Tokens that are measured at each budget (default: 6, and as many as 5 seconds "
                    "take)")
       ->type_name("N")
-      ->check(CLI::Range(1, 100));
+      ->transform(WholeNumber(1, 100));
   command
       ->add_option("--budgets", flags->options.budgets,
                    "RAM budgets, from the least to all that the model can use (default: 5)")
       ->type_name("N")
-      ->check(CLI::Range(2, 50));
+      ->transform(WholeNumber(2, 50));
   command
       ->add_option("--only", flags->options.only, "Only these of the budgets: 1,3 (default: all)")
       ->type_name("N,...")
       ->delimiter(',')
-      ->check(CLI::Range(1, 50));
+      ->transform(WholeNumber(1, 50));
   CLI::Option* cold = command->add_flag("--cold", flags->only_cold, "Only past the page cache");
   command->add_flag("--warm", flags->only_warm, "Only out of the page cache")->excludes(cold);
   command->add_flag("--json", flags->json, "One JSON object");

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench_command.h"
+#include "flag_checks.h"
 #include "model_options.h"
 
 namespace deltafin {
@@ -30,7 +31,7 @@ void AddBenchDiskCommand(CLI::App& bench, int* status) {
       ->add_option("--seconds", options->seconds,
                    "Measure for about so long (default: 20); every way at least once")
       ->type_name("S")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(Number(0, 86400));
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, status] {
     DiskBenchOptions bench_options;

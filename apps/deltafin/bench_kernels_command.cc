@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "bench_command.h"
+#include "flag_checks.h"
 #include "model_options.h"
 
 namespace deltafin {
@@ -34,7 +35,7 @@ void AddBenchKernelsCommand(CLI::App& bench, int* status) {
       ->add_option("--threads", flags->options.threads,
                    "Measure with so many (default: 1, 2, 4, ... and all processors)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024));
+      ->transform(WholeNumber(1, 1024));
   command->add_flag("--json", flags->json, "One JSON object: machine, results, targets");
   command->callback([flags, status] { *status = Bench(*flags); });
 }

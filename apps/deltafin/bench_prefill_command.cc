@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "bench_command.h"
+#include "flag_checks.h"
 #include "model_options.h"
 
 namespace deltafin {
@@ -28,12 +29,13 @@ void AddBenchPrefillCommand(CLI::App& bench, int* status) {
       ->add_option("--tokens", flags->options.tokens,
                    "Tokens of the prompt (default: as many as the largest pass)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(WholeNumber(1, int64_t{1} << 20));
   command
       ->add_option("--chunks", flags->options.chunks,
                    "Positions of a pass (default: 1,8,64,128,... and the largest)")
       ->type_name("N,N,...")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->transform(WholeNumber());
   command->add_flag("--json", flags->json, "One JSON object: machine, results, targets");
   AddModelOptions(*command, &flags->model);
   command->callback([flags, status] { *status = Bench(*flags); });

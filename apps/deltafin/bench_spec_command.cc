@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "bench_command.h"
+#include "flag_checks.h"
 #include "model_options.h"
 
 namespace deltafin {
@@ -28,12 +29,12 @@ void AddBenchSpecCommand(CLI::App& bench, int* status) {
       ->add_option("--tokens", flags->options.tokens,
                    "Tokens decoded in each measurement (default: 128)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{16}, int64_t{1} << 20));
+      ->transform(WholeNumber(16, int64_t{1} << 20));
   command
       ->add_option("--seconds", flags->options.seconds,
                    "Measure for about so long (default: 120), one pass of each at least")
       ->type_name("S")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(Number(0, 86400));
   command->add_flag("--json", flags->json, "One JSON object: machine, results, targets");
   AddModelOptions(*command, &flags->model);
   command->callback([flags, status] { *status = Bench(*flags); });

@@ -26,10 +26,9 @@ int RunCleanCommand(const CleanFlags& flags) {
   options.dry_run = flags.dry_run;
   const CleanReport report = RunClean(options);
   if (flags.json) {
-    std::cout << Json{{"local_bytes", report.local_bytes},
-                      {"freed_bytes", report.freed_bytes},
-                      {"freed_experts", report.freed_experts}}
-                     .dump()
+    std::cout << DumpJson({{"local_bytes", report.local_bytes},
+                           {"freed_bytes", report.freed_bytes},
+                           {"freed_experts", report.freed_experts}})
               << std::endl;
     return 0;
   }

@@ -8,9 +8,11 @@
 
 #include "command_line.h"
 #include "deltafin/convert.h"
+#include "flag_checks.h"
 #include "gigabytes.h"
 #include "interrupt.h"
 #include "model_options.h"
+#include "overwritten_line.h"
 
 namespace deltafin {
 namespace {
@@ -34,10 +36,10 @@ class ConvertLine {
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const double rate = seconds > 0 ? Gigabytes(p.bytes_done) / seconds : 0;
     const double left = rate > 0 ? (Gigabytes(p.total_bytes) - Gigabytes(p.bytes_done)) / rate : 0;
-    std::fprintf(stderr, "%s%lld of %lld layers, %.2f of %.2f GB, %.2f GB/s, %.0f s left  %s",
-                 is_terminal_ ? "\r" : "", static_cast<long long>(p.layers_done),
+    std::fprintf(stderr, "%s%lld of %lld layers, %.2f of %.2f GB, %.2f GB/s, %.0f s left%s",
+                 is_terminal_ ? kBeginOverwrite : "", static_cast<long long>(p.layers_done),
                  static_cast<long long>(p.num_layers), Gigabytes(p.bytes_done),
-                 Gigabytes(p.total_bytes), rate, left, is_terminal_ ? "" : "\n");
+                 Gigabytes(p.total_bytes), rate, left, is_terminal_ ? kEndOverwrite : "\n");
     line_is_open_ = is_terminal_;
   }
   ~ConvertLine() {
@@ -102,7 +104,7 @@ void AddConvertCommand(CLI::App& app, int* status) {
   AddAlsoOption(*spine, &flags->also);
   spine->add_option("--threads", flags->threads, "Threads (default: all processors)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024));
+      ->transform(WholeNumber(1, 1024));
   spine->add_flag("--verify", flags->verify, "Only compare the checksums of a conversion");
   spine->callback([flags, status] {
     Convert(*flags);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "environment.h"
+#include "flag_checks.h"
 #include "hub/double_text.h"
 
 namespace deltafin {
@@ -73,12 +74,12 @@ void AddFolderFlags(CLI::App& command, HubFlags* flags) {
       .add_option("--dir", flags->dir,
                   "Folder of the model (default: DELTAFIN_ROOT/Kimi-K3, else ~/Kimi-K3)")
       ->type_name("DIR");
-  command
-      .add_option("--also", flags->also,
-                  "Another folder, on another disk, with some of the shards; may be given again")
-      ->type_name("DIR")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  AllowRepeats(
+      command
+          .add_option(
+              "--also", flags->also,
+              "Another folder, on another disk, with some of the shards; may be given again")
+          ->type_name("DIR"));
 }
 
 void AddHubFlags(CLI::App& command, HubFlags* flags) {
@@ -90,7 +91,7 @@ void AddHubFlags(CLI::App& command, HubFlags* flags) {
       ->type_name("REV");
   command.add_option("--jobs", flags->jobs, "Connections (default: 8)")
       ->type_name("N")
-      ->check(CLI::Range(1, 256));
+      ->transform(WholeNumber(1, 256));
   command.add_option("--limit-rate", flags->limit_rate, "At most so much per second, e.g. 20M")
       ->type_name("SIZE");
 }

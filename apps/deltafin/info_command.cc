@@ -26,23 +26,22 @@ void PrintJson(const Engine& engine) {
   for (const PlanLine& line : engine.plan()) {
     plan.push_back({{"what", line.what}, {"bytes", line.bytes}, {"note", line.note}});
   }
-  std::cout << Json{{"model", i.name},
-                    {"dir", i.dir},
-                    {"layers", i.num_layers},
-                    {"mla_layers", i.num_mla_layers},
-                    {"hidden_size", i.hidden_size},
-                    {"vocab_size", i.vocab_size},
-                    {"experts", i.num_experts},
-                    {"experts_per_token", i.experts_per_token},
-                    {"context_tokens", i.context_tokens},
-                    {"max_context_tokens", i.max_context_tokens},
-                    {"shards", i.num_shards},
-                    {"total_bytes", i.total_bytes},
-                    {"spine_bytes", i.spine_bytes},
-                    {"expert_bytes", i.expert_bytes},
-                    {"bytes_per_token", i.bytes_per_token},
-                    {"plan", plan}}
-                   .dump()
+  std::cout << DumpJson({{"model", i.name},
+                         {"dir", i.dir},
+                         {"layers", i.num_layers},
+                         {"mla_layers", i.num_mla_layers},
+                         {"hidden_size", i.hidden_size},
+                         {"vocab_size", i.vocab_size},
+                         {"experts", i.num_experts},
+                         {"experts_per_token", i.experts_per_token},
+                         {"context_tokens", i.context_tokens},
+                         {"max_context_tokens", i.max_context_tokens},
+                         {"shards", i.num_shards},
+                         {"total_bytes", i.total_bytes},
+                         {"spine_bytes", i.spine_bytes},
+                         {"expert_bytes", i.expert_bytes},
+                         {"bytes_per_token", i.bytes_per_token},
+                         {"plan", plan}})
             << "\n";
 }
 
@@ -91,7 +90,7 @@ void PrintDevices(bool json) {
                       {"usable", device.usable},
                       {"self_test", device.verdict}});
     }
-    std::cout << Json{{"devices", list}}.dump() << "\n";
+    std::cout << DumpJson({{"devices", list}}) << "\n";
     return;
   }
   for (const ComputeDevice& device : devices) {

@@ -3,7 +3,8 @@
 
 namespace deltafin {
 
-// From now on SIGINT and SIGTERM set the flag below once; the next one has its default effect.
+// From now on SIGINT, SIGTERM and SIGHUP (unless it is ignored) set the flag below once; the next
+// one has its default effect.
 void CatchInterrupts();
 // The signal that came, 0 when none did.
 int InterruptSignal() noexcept;

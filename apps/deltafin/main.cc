@@ -1,16 +1,20 @@
 // deltafin: the complete Kimi K3 on one ordinary computer.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <new>
+#include <string>
 #include <system_error>
 
 #include "command_line.h"
 #include "deltafin/error.h"
 #include "descriptors.h"
-#include "environment.h"
+#include "flag_checks.h"
 #include "interrupt.h"
 
 namespace deltafin {
@@ -18,6 +22,26 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
+
+// A standard stream that was closed would be the number of the next file that is opened, a shard
+// perhaps, and what is printed would go there. Opened the wrong way round, so that what uses it
+// fails.
+void OccupyStandardStreams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
+    // The lowest number that is free: this one.
+    (void)::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+// What was printed has arrived, or this is an error: a full disk must not look like success.
+void CheckStandardOutput() {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return;
+  throw Error(
+      ErrorCode::kIo,
+      "standard output: not all of it could be written; is its disk full, or is it closed?");
+}
 
 int Main(int argc, char** argv) {
   CLI::App app{"Runs the complete Kimi K3 with the weights on disk."};
@@ -43,11 +67,16 @@ int Main(int argc, char** argv) {
   AddCleanCommand(app, &status);
   AddCompletionCommand(app, &status);
   AddManCommand(app, &status);
+  RefuseEmptyValues(app);
+  app.failure_message([](const CLI::App* parsed, const CLI::Error& error) {
+    return "deltafin: " + CLI::FailureMessage::simple(parsed, error);
+  });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
+    status = app.exit(error) == 0 ? 0 : kExitUsage;
   }
+  if (status == 0) CheckStandardOutput();
   return status;
 }
 
@@ -62,14 +91,22 @@ std::string ReadTextFile(const std::string& path) {
     }
   }
   std::istream& in = path == "-" ? std::cin : file;
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad()) throw Error(ErrorCode::kIo, path + ": reading failed");
+  std::string text;
+  char block[1 << 16];
+  while (in.read(block, sizeof(block)) || in.gcount() > 0) {
+    text.append(block, static_cast<size_t>(in.gcount()));
+  }
+  if (in.bad()) {
+    throw Error(ErrorCode::kIo, (path == "-" ? "standard input" : path) +
+                                    ": reading failed; expected a file with text");
+  }
   return text;
 }
 
 }  // namespace deltafin
 
 int main(int argc, char** argv) {
+  deltafin::OccupyStandardStreams();
   deltafin::RaiseDescriptorLimit();
   try {
     return deltafin::Main(argc, argv);

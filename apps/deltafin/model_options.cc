@@ -11,6 +11,7 @@
 
 #include "deltafin/hub.h"
 #include "environment.h"
+#include "flag_checks.h"
 #include "hub/double_text.h"
 #include "hub_options.h"
 #include "interrupt.h"
@@ -108,6 +109,21 @@ uint64_t ParseBytes(const std::string& flag, const std::string& text) {
   return static_cast<uint64_t>(bytes);
 }
 
+namespace {
+
+// K3_RAM_GB, which has no unit.
+uint64_t ParseGigabytes(const std::string& name, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = DoubleFromText(text, value);
+  if (error == std::errc() && end == text.data() + text.size() && value > 0) {
+    return ParseBytes(name, text + "G");
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              name + ": expected a number of gigabytes like 8 or 1.5, got \"" + text + "\"");
+}
+
+}  // namespace
+
 SpineFormat ParseSpine(const std::string& text) {
   if (text == "auto") return SpineFormat::kAuto;
   if (text == "bf16") return SpineFormat::kBf16;
@@ -164,7 +180,7 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
       .add_option("--context", options->context,
                   "Tokens that a conversation may hold (default: 8192)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+      ->transform(WholeNumber(1, int64_t{1} << 30));
   command
       .add_option("--cache", options->cache,
                   "Latent cache of the attention: f32 (default, no rounding) or bf16 (half the "
@@ -182,7 +198,7 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
       ->type_name("DIR");
   command.add_option("--threads", options->threads, "Compute threads (default: all processors)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024));
+      ->transform(WholeNumber(1, 1024));
   command
       .add_option("--device", options->device,
                   "cpu, gpu, gpu:N (deltafin info --devices) or auto: a GPU with memory of its own "
@@ -228,13 +244,13 @@ void AddModelOptions(CLI::App& command, ModelOptions* options) {
 }
 
 void AddAlsoOption(CLI::App& command, std::vector<std::string>* folders) {
-  command
-      .add_option("--also", *folders,
-                  "Another folder, on another disk, with some of the shards; may be given again: "
-                  "all disks are read at once")
-      ->type_name("DIR")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  AllowRepeats(
+      command
+          .add_option(
+              "--also", *folders,
+              "Another folder, on another disk, with some of the shards; may be given again: "
+              "all disks are read at once")
+          ->type_name("DIR"));
 }
 
 void AddPreloadOption(CLI::App& command, ModelOptions* options) {
@@ -275,7 +291,7 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   if (!options.ram.empty()) {
     engine.ram_bytes = ParseBytes("--ram", options.ram);
   } else if (const std::string gb = Environment("K3_RAM_GB"); !gb.empty()) {
-    engine.ram_bytes = ParseBytes("K3_RAM_GB", gb + "G");
+    engine.ram_bytes = ParseGigabytes("K3_RAM_GB", gb);
   }
   engine.source = MakeHubSource(HubOptionsFromEnvironment(), engine.model_dir);
   return engine;

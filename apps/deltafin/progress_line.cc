@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <string>
 
+#include "overwritten_line.h"
+
 namespace deltafin {
 namespace {
 
@@ -38,9 +40,10 @@ void ProgressLine::Show(const PrefillProgress& progress) {
   const std::string left =
       progress.seconds_left > 0 ? ", about " + Duration(progress.seconds_left) + " left" : "";
   std::fprintf(stderr, "%sprompt: %.0f %% of %lld tokens, layer %lld of %lld%s%s",
-               terminal_ ? "\r\033[K" : "", 100 * progress.done(),
+               terminal_ ? kBeginOverwrite : "", 100 * progress.done(),
                static_cast<long long>(progress.tokens), static_cast<long long>(progress.layer + 1),
-               static_cast<long long>(progress.num_layers), left.c_str(), terminal_ ? "" : "\n");
+               static_cast<long long>(progress.num_layers), left.c_str(),
+               terminal_ ? kEndOverwrite : "\n");
   std::fflush(stderr);
   visible_ = terminal_;
 }

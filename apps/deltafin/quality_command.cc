@@ -12,6 +12,7 @@
 #include "deltafin/json.h"
 #include "deltafin/quality.h"
 #include "environment.h"
+#include "flag_checks.h"
 #include "interrupt.h"
 #include "model_options.h"
 
@@ -163,7 +164,7 @@ int Quality(const QualityFlags& flags) {
   options.cancelled = [] { return InterruptSignal() != 0; };
   const QualityReport report = MeasureQuality(options);
   if (flags.json) {
-    std::cout << ToJson(report).dump() << std::endl;
+    std::cout << DumpJson(ToJson(report)) << std::endl;
   } else {
     for (const std::string& line : report.description) std::cerr << line << "\n";
     Print(report);
@@ -189,7 +190,7 @@ void AddQualityCommand(CLI::App& app, int* status) {
       ->type_name("WHAT");
   command->add_option("--tokens", flags->max_tokens, "Only the first N tokens of the text")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 40));
+      ->transform(WholeNumber(2, int64_t{1} << 40));
   command
       ->add_option("--logits", flags->logits,
                    "Keep the logits: raw little-endian float32 [tokens, vocabulary]")

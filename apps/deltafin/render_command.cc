@@ -24,7 +24,7 @@ int Render(const RenderOptions& options) {
     for (const Segment& segment : chat.segments) {
       segments.push_back({segment.text, segment.specials == Specials::kAllowed});
     }
-    std::cout << Json{{"text", chat.Text()}, {"ids", ids}, {"segments", segments}}.dump() << "\n";
+    std::cout << DumpJson({{"text", chat.Text()}, {"ids", ids}, {"segments", segments}}) << "\n";
     return 0;
   }
   std::cout << chat.Text() << "\n";

@@ -14,6 +14,7 @@
 #include "deltafin/session.h"
 #include "effort.h"
 #include "environment.h"
+#include "flag_checks.h"
 #include "interrupt.h"
 #include "model_options.h"
 #include "profile_report.h"
@@ -36,7 +37,7 @@ struct RunOptions {
   std::string prompt_file;
   std::string ids;
   std::string system;
-  std::string effort = "max";
+  std::string effort;  // "": max
   std::string logits;
   std::string trace;
   bool chat = false;
@@ -70,8 +71,8 @@ void CheckChatFlags(const RunOptions& options) {
   if (options.chat && !options.ids.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "--chat renders text: it does not go with --ids");
   }
-  if (!options.chat && (!options.system.empty() || options.no_think)) {
-    throw Error(ErrorCode::kInvalidArgument, "--system and --no-think need --chat");
+  if (!options.chat && (!options.system.empty() || options.no_think || !options.effort.empty())) {
+    throw Error(ErrorCode::kInvalidArgument, "--system, --effort and --no-think need --chat");
   }
 }
 
@@ -183,11 +184,10 @@ class PicksFile {
     Check();
   }
   void Write(const RouterPicks& picks) {
-    file_ << Json{{"step", picks.position},
-                  {"layer", picks.layer},
-                  {"ids", std::vector<int32_t>(picks.ids.begin(), picks.ids.end())},
-                  {"w", std::vector<float>(picks.weights.begin(), picks.weights.end())}}
-                 .dump()
+    file_ << DumpJson({{"step", picks.position},
+                       {"layer", picks.layer},
+                       {"ids", std::vector<int32_t>(picks.ids.begin(), picks.ids.end())},
+                       {"w", std::vector<float>(picks.weights.begin(), picks.weights.end())}})
           << '\n';
   }
   void Close() {
@@ -324,7 +324,7 @@ void PrintJson(const Engine& engine, const std::vector<TokenId>& prompt,
       {"decode_tokens_per_second", Rate(result.tokens.size(), result.decode_seconds)}};
   json["experts"] = ExpertsJson(engine);
   if (profile) json["profile"] = profile->ToJson();
-  std::cout << json.dump() << std::endl;
+  std::cout << DumpJson(json) << std::endl;
 }
 
 // What this run adds to the conversation, and how its answer is read.
@@ -363,6 +363,13 @@ Turn NextTurn(const RunOptions& options, const std::string& text, const SavedRun
   if (!options.system.empty()) refuse("--system belongs to the first turn, this one has begun");
   if (options.chat && !saved.note.chat)
     refuse("it is a plain text, which --chat cannot go on with");
+  if (!saved.note.chat && (options.no_think || !options.effort.empty()))
+    refuse("it is a plain text, which --effort and --no-think say nothing about");
+  // Later turns may only do without.
+  if (!options.effort.empty() && options.effort != "none" &&
+      options.effort != EffortName(saved.note.effort)) {
+    refuse("--effort belongs to the first turn, this one has begun");
+  }
   if (saved.note.chat && !options.ids.empty()) refuse("--ids does not go with a chat");
   const bool complete = Contains(engine.stop_tokens(), session.tokens().back());
   Turn turn;
@@ -399,9 +406,13 @@ int Run(const RunOptions& options) {
   std::optional<SavedRun> saved;
   if (!options.session.name.empty()) saved.emplace(options.session, engine_options.model_dir);
   const bool resumed = saved && saved->exists();
+  const ReasoningEffort effort =
+      options.effort.empty() ? ReasoningEffort::kMax : ParseEffort("--effort", options.effort);
   if (!resumed) CheckChatFlags(options);
+  if (options.sampling.logprobs > 0 && !options.json) {
+    throw Error(ErrorCode::kInvalidArgument, "--logprobs is for --json, which prints them");
+  }
   const std::string text = resumed && NumPrompts(options) == 0 ? "" : PromptText(options);
-  const ReasoningEffort effort = ParseEffort("--effort", options.effort);
   GenerateOptions generate;
   ApplySamplingFlags(options.sampling, &generate);
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
@@ -503,7 +514,7 @@ void AddRunCommand(CLI::App& app, int* status) {
       ->add_option("--max-new", options->max_new,
                    "At most so many new tokens (default: 256; --chat: until the answer ends)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+      ->transform(WholeNumber(0, int64_t{1} << 40));
   command->add_flag("--ignore-stop", options->ignore_stop,
                     "Go on after the end of the message or document");
   command
@@ -520,6 +531,7 @@ void AddRunCommand(CLI::App& app, int* status) {
                     "timings, experts");
   AddProfileFlag(*command, &options->model);
   AddSamplingFlags(*command, &options->sampling);
+  AddLogprobsFlag(*command, &options->sampling);
   AddSessionFlags(*command, &options->session);
   AddModelOptions(*command, &options->model);
   AddPreloadOption(*command, &options->model);

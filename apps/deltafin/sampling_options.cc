@@ -3,6 +3,7 @@
 #include <charconv>
 #include <random>
 
+#include "flag_checks.h"
 #include "hub/double_text.h"
 
 namespace deltafin {
@@ -29,7 +30,7 @@ uint64_t FreshSeed() { return std::random_device{}(); }
 void AddSamplingFlags(CLI::App& command, SamplingFlags* flags) {
   SamplingOptions& values = flags->values;
   const auto number = [&](const char* name, double* value, const char* help) {
-    command.add_option(name, *value, help)->type_name("X")->group("Sampling");
+    command.add_option(name, *value, help)->type_name("X")->check(Number())->group("Sampling");
   };
   number("--temperature", &values.temperature,
          "0: always the most likely token (default); 1: as the model says; more: more varied");
@@ -43,21 +44,18 @@ void AddSamplingFlags(CLI::App& command, SamplingFlags* flags) {
          "The same, times how often it occurs (default: 0)");
   command.add_option("--top-k", values.top_k, "Keep so many of the most likely tokens (0: all)")
       ->type_name("N")
+      ->transform(WholeNumber())
       ->group("Sampling");
-  command
-      .add_option("--logit-bias", flags->logit_bias,
-                  "Added to the logit of a token, -100 to 100; may be repeated")
-      ->type_name("ID:VALUE")
-      ->group("Sampling");
+  AllowRepeats(command
+                   .add_option("--logit-bias", flags->logit_bias,
+                               "Added to the logit of a token, -100 to 100; may be repeated")
+                   ->type_name("ID:VALUE")
+                   ->group("Sampling"));
   command
       .add_option("--seed", flags->seed,
                   "The same seed gives the same text (default: another one in every run)")
       ->type_name("N")
-      ->group("Sampling");
-  command
-      .add_option("--logprobs", flags->logprobs,
-                  "With --json: log probabilities of the N most likely tokens at every position")
-      ->type_name("N")
+      ->transform(SeedNumber())
       ->group("Sampling");
   command
       .add_option("--spec", flags->spec,
@@ -66,6 +64,15 @@ void AddSamplingFlags(CLI::App& command, SamplingFlags* flags) {
                   "K3_SPEC)")
       ->type_name("MODE")
       ->envname("K3_SPEC");
+}
+
+void AddLogprobsFlag(CLI::App& command, SamplingFlags* flags) {
+  command
+      .add_option("--logprobs", flags->logprobs,
+                  "With --json: log probabilities of the N most likely tokens at every position")
+      ->type_name("N")
+      ->transform(WholeNumber())
+      ->group("Sampling");
 }
 
 int64_t MaxDraftTokens(const SamplingFlags& flags) {

@@ -21,6 +21,9 @@ struct SamplingFlags {
 
 void AddSamplingFlags(CLI::App& command, SamplingFlags* flags);
 
+// --logprobs, for commands that report them.
+void AddLogprobsFlag(CLI::App& command, SamplingFlags* flags);
+
 // The longest draft that --spec allows, as EngineOptions::max_draft_tokens. Throws
 // Error(kInvalidArgument).
 int64_t MaxDraftTokens(const SamplingFlags& flags);

@@ -15,6 +15,7 @@
 #include "deltafin/scheduler.h"
 #include "descriptors.h"
 #include "environment.h"
+#include "flag_checks.h"
 #include "interrupt.h"
 #include "model_options.h"
 #include "sampling_options.h"
@@ -127,6 +128,37 @@ void WarnWhenStreaming(const ModelInfo& info, const std::vector<PlanLine>& plan)
                static_cast<double>(info.spine_bytes - spine->bytes) / 1e9);
 }
 
+// Browsers say where a page is from as SCHEME://HOST[:PORT]; nothing else would ever match.
+void CheckOrigins(const std::vector<std::string>& origins) {
+  for (const std::string& origin : origins) {
+    const size_t scheme = origin.find("://");
+    const bool is_origin = scheme != std::string::npos && scheme > 0 &&
+                           origin.size() > scheme + 3 &&
+                           origin.find('/', scheme + 3) == std::string::npos;
+    if (is_origin || origin == "*" || origin == "null") continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "--cors: expected an origin like https://chat.example, without a path, or *, got "
+                "\"" +
+                    origin + "\"");
+  }
+}
+
+// States of prompts go to the folder that the flags name. The default one may be that of an
+// installation that only root may write, or in use by another server: then they stay in memory.
+std::unique_ptr<Scheduler> MakeScheduler(const ServeOptions& options, Engine& engine,
+                                         SchedulerOptions scheduler) {
+  try {
+    return Scheduler::Create(engine, scheduler);
+  } catch (const Error& error) {
+    const bool is_default = options.keep_dir.empty() && !scheduler.state_dir.empty();
+    if (!is_default || error.code() != ErrorCode::kIo) throw;
+    std::cerr << "states of prompts are kept in memory only, --keep-dir names a folder for them: "
+              << error.what() << "\n";
+    scheduler.state_dir.clear();
+    return Scheduler::Create(engine, scheduler);
+  }
+}
+
 std::string Address(const std::string& host, uint16_t port) {
   const bool is_v6 = host.find(':') != std::string::npos;
   const std::string name = host.empty() || host == "*" ? "0.0.0.0" : host;
@@ -147,7 +179,11 @@ std::unique_ptr<Engine> OpenEngine(const ServeOptions& options, EngineOptions* e
     } catch (const Error& error) {
       const bool fewer = !options.parallel && engine->parallel_sessions > 1;
       const bool nothing = !options.keep_ram && engine->snapshot_bytes > 0;
-      if (error.code() != ErrorCode::kOutOfMemory || (!fewer && !nothing)) throw;
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      if (!fewer && !nothing) {
+        throw Error(error.code(), std::string(error.what()) +
+                                      "; --parallel and --keep-ram are parts of the session state");
+      }
       if (fewer) {
         engine->parallel_sessions /= 2;
       } else {
@@ -158,6 +194,7 @@ std::unique_ptr<Engine> OpenEngine(const ServeOptions& options, EngineOptions* e
 }
 
 int Serve(const ServeOptions& options) {
+  CheckOrigins(options.origins);
   EngineOptions engine_options = ToEngineOptions(options.model);
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
   // From here on a signal ends the server in good order, once it is up.
@@ -170,7 +207,7 @@ int Serve(const ServeOptions& options) {
   Introduce(options.model, *engine);
   WarnWhenStreaming(engine->info(), engine->plan());
 
-  const auto scheduler = Scheduler::Create(*engine, scheduler_options);
+  const auto scheduler = MakeScheduler(options, *engine, scheduler_options);
   const auto server = Server::Start(*engine, *scheduler,
                                     ToServerOptions(options, scheduler_options, engine->info()));
   // For people, and for programs that started this one with --port 0.
@@ -191,6 +228,7 @@ void AddNetworkFlags(CLI::App& command, ServeOptions* options) {
       ->envname("DELTAFIN_HOST");
   command.add_option("--port", options->http.port, "Port (default: 8000; 0: any free one)")
       ->type_name("N")
+      ->transform(WholeNumber(0, 65535))
       ->envname("DELTAFIN_PORT");
   command
       .add_option("--api-key", options->api_key,
@@ -200,16 +238,18 @@ void AddNetworkFlags(CLI::App& command, ServeOptions* options) {
       ->envname("DELTAFIN_API_KEY");
   command.add_flag("--insecure", options->insecure,
                    "Listen where others can reach it without a key");
-  command
-      .add_option("--cors", options->origins,
-                  "Web pages of this origin (https://chat.example) may use the server; * for any; "
-                  "may be repeated")
-      ->type_name("ORIGIN");
+  AllowRepeats(
+      command
+          .add_option(
+              "--cors", options->origins,
+              "Web pages of this origin (https://chat.example) may use the server; * for any; "
+              "may be repeated")
+          ->type_name("ORIGIN"));
   command
       .add_option("--max-connections", options->http.max_connections,
                   "Open connections; beyond, idle ones are closed (default: 2048)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1000000));
+      ->transform(WholeNumber(1, 1000000));
   command.add_option("--max-body", options->max_body, "Longest request body (default: 16M)")
       ->type_name("SIZE");
 }
@@ -220,22 +260,23 @@ void AddWorkFlags(CLI::App& command, ServeOptions* options) {
                   "Answers that advance together, each with a context of its own (default: 4, or "
                   "fewer where the memory holds no more)")
       ->type_name("N")
-      ->check(CLI::Range(1, 64));
+      ->transform(WholeNumber(1, 64));
   command
       .add_option("--queue", options->max_queued,
                   "Requests that wait; beyond, clients are told to come back (default: 32)")
       ->type_name("N")
-      ->check(CLI::Range(0, 100000));
+      ->transform(WholeNumber(0, 100000));
   command
       .add_option("--max-tokens", options->max_tokens,
                   "No answer may have more new tokens (default: no limit but the context; "
                   "K3_SERVER_MAX_TOKENS)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  command
-      .add_option("--alias", options->aliases,
-                  "Another name under which clients may ask for the model; may be repeated")
-      ->type_name("NAME");
+      ->transform(WholeNumber(1, int64_t{1} << 40));
+  AllowRepeats(
+      command
+          .add_option("--alias", options->aliases,
+                      "Another name under which clients may ask for the model; may be repeated")
+          ->type_name("NAME"));
   command
       .add_option("--keep-ram", options->keep_ram,
                   "Memory for the states of prompts that later ones may begin with (default: 64M)")
@@ -262,7 +303,7 @@ void AddWorkFlags(CLI::App& command, ServeOptions* options) {
       .add_option("--grace", options->grace_seconds,
                   "After SIGTERM or Ctrl-C running answers have so long to finish (default: 30)")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(Number(0, 1e6));
   command.add_flag("--quiet", options->quiet, "No line for every request");
 }
 

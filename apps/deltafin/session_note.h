@@ -15,6 +15,8 @@ struct SessionNote {
   // Of a chat. A file of deltafin run says nothing about these.
   std::string system;
   ReasoningEffort effort = ReasoningEffort::kMax;
+  bool system_is_said = true;  // else before the next question
+  bool effort_is_said = true;
   int64_t turns = 1;
 
   std::string Text() const;

@@ -35,7 +35,7 @@ void List(const SessionsOptions& options) {
   if (options.json) {
     Json json = Json::array();
     for (const SavedSession& session : sessions) json.push_back(ToJson(session));
-    std::cout << json.dump() << "\n";
+    std::cout << DumpJson(json) << "\n";
     return;
   }
   for (const SavedSession& session : sessions) {
@@ -63,7 +63,7 @@ void Show(const SessionsOptions& options) {
   Json json = ToJson(session);
   json["ids"] = tokens;
   json["text"] = text;
-  std::cout << json.dump() << "\n";
+  std::cout << DumpJson(json) << "\n";
 }
 
 }  // namespace

@@ -150,7 +150,7 @@ int RunSetupCommand(const SetupFlags& flags) {
     if (flags.json) {
       Json event = ToJson(report);
       event["event"] = "plan";
-      std::cout << event.dump() << std::endl;
+      std::cout << DumpJson(event) << std::endl;
     } else {
       PrintPlan(report);
     }
@@ -172,7 +172,7 @@ int RunSetupCommand(const SetupFlags& flags) {
   if (flags.json) {
     Json event = ToJson(report);
     event["event"] = flags.dry_run ? "plan" : "done";
-    std::cout << event.dump() << std::endl;
+    std::cout << DumpJson(event) << std::endl;
   } else if (flags.dry_run) {
     PrintPlan(report);
   } else {

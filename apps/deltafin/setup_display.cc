@@ -9,6 +9,7 @@
 
 #include "deltafin/json.h"
 #include "interrupt.h"
+#include "overwritten_line.h"
 
 namespace deltafin {
 namespace {
@@ -82,23 +83,22 @@ bool SetupDisplay::Show(const SetupProgress& progress) {
 
 void SetupDisplay::ShowJson(const SetupProgress& p) {
   if (!p.notice.empty()) {
-    std::cout << Json{{"event", "notice"}, {"text", p.notice}}.dump() << std::endl;
+    std::cout << DumpJson({{"event", "notice"}, {"text", p.notice}}) << std::endl;
   }
   const auto now = Clock::now();
   if (now - shown_ < kJsonEvery && p.phase == phase_) return;
   shown_ = now;
   phase_ = p.phase;
-  std::cout << Json{{"event", "progress"},
-                    {"phase", p.phase},
-                    {"done_bytes", p.done_bytes},
-                    {"total_bytes", p.total_bytes},
-                    {"local_bytes", p.local_bytes},
-                    {"shard_bytes", p.shard_bytes},
-                    {"bytes_per_second", p.bytes_per_second},
-                    {"seconds_left", p.seconds_left},
-                    {"shard", p.shard},
-                    {"layer", p.layer}}
-                   .dump()
+  std::cout << DumpJson({{"event", "progress"},
+                         {"phase", p.phase},
+                         {"done_bytes", p.done_bytes},
+                         {"total_bytes", p.total_bytes},
+                         {"local_bytes", p.local_bytes},
+                         {"shard_bytes", p.shard_bytes},
+                         {"bytes_per_second", p.bytes_per_second},
+                         {"seconds_left", p.seconds_left},
+                         {"shard", p.shard},
+                         {"layer", p.layer}})
             << std::endl;
 }
 
@@ -116,7 +116,7 @@ void SetupDisplay::ShowBar(const SetupProgress& p) {
                           : 0;
   std::string bar(static_cast<size_t>(std::clamp(part, 0.0, 1.0) * kSetupBarWidth), '#');
   bar.resize(kSetupBarWidth, '.');
-  std::fprintf(stderr, "\r[%s] %s\033[K", bar.c_str(), Line(p).c_str());
+  std::fprintf(stderr, "%s[%s] %s%s", kBeginOverwrite, bar.c_str(), Line(p).c_str(), kEndOverwrite);
   std::fflush(stderr);
   bar_is_open_ = true;
 }

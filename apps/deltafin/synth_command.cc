@@ -9,6 +9,7 @@
 #include "command_line.h"
 #include "deltafin/error.h"
 #include "deltafin/synth.h"
+#include "flag_checks.h"
 #include "gigabytes.h"
 #include "interrupt.h"
 
@@ -87,32 +88,38 @@ void AddSynthCommand(CLI::App& app, int* status) {
   command
       ->add_option("--layers", options->layers,
                    "Layers (default: 4, or 13 with --like nano, or 93 with --skeleton)")
-      ->type_name("N");
+      ->type_name("N")
+      ->transform(WholeNumber(1, 1000));
   command
       ->add_option("--experts", options->experts,
                    "Experts of a layer (default: 896, or 64 with --like nano)")
-      ->type_name("N");
+      ->type_name("N")
+      ->transform(WholeNumber(1, 65536));
   command
       ->add_option("--vocab", options->vocab, "Tokens (default: 163840, or 4608 with --like nano)")
-      ->type_name("N");
+      ->type_name("N")
+      ->transform(WholeNumber(1, int64_t{1} << 20));
   command->add_option("--seed", options->seed, "Other weights for another number (default: 1)")
-      ->type_name("N");
+      ->type_name("N")
+      ->transform(SeedNumber());
   command
       ->add_option("--skew", options->skew,
                    "How much some experts are preferred: 0 (not) to 4 (default: 1)")
-      ->type_name("X");
+      ->type_name("X")
+      ->check(Number(0, 4));
   command
       ->add_option("--reuse", options->reuse,
                    "Part of a token's experts that the token before it had too, about (default: "
                    "0.3, or the most that is possible)")
-      ->type_name("X");
+      ->type_name("X")
+      ->check(Number(0, 1));
   command->add_flag("--no-vision", options->no_vision,
                     "Without the vision shards, which text does not need");
   command->add_flag("--skeleton", options->skeleton,
                     "Holes in place of weights: the full size, hardly any disk space");
   command->add_option("--threads", options->threads, "Threads (default: all processors)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024));
+      ->transform(WholeNumber(1, 1024));
   command->callback([options, like, status] {
     options->like = ParseLike(*like);
     *status = Synth(*options);

@@ -36,7 +36,7 @@ int Tokenize(const TokenizeOptions& options) {
   if (options.json) {
     Json tokens = Json::array();
     for (TokenId id : ids) tokens.push_back(Printable(tokenizer->Bytes(id)));
-    std::cout << Json{{"ids", ids}, {"tokens", tokens}, {"text", Printable(text)}}.dump() << "\n";
+    std::cout << DumpJson({{"ids", ids}, {"tokens", tokens}, {"text", Printable(text)}}) << "\n";
   } else if (options.decode) {
     std::cout << text;
     if (text.empty() || text.back() != '\n') std::cout << "\n";

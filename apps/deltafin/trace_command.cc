@@ -6,6 +6,7 @@
 #include "command_line.h"
 #include "deltafin/json.h"
 #include "deltafin/trace_analysis.h"
+#include "flag_checks.h"
 
 namespace deltafin {
 namespace {
@@ -45,7 +46,7 @@ void PrintJson(const TraceReport& report, const TraceSimulation& simulation) {
     }
     json["simulation"] = {{"slots", simulation.slots}, {"hit_rates", hit_rates}};
   }
-  std::cout << json.dump() << "\n";
+  std::cout << DumpJson(json) << "\n";
 }
 
 void PrintTables(const TraceReport& report, const TraceSimulation& simulation) {
@@ -83,6 +84,11 @@ int Trace(const TraceOptions& options) {
   const RouterTrace trace = ReadRouterTrace(
       options.file, options.binary ? TraceFormat::kBinary : TraceFormat::kDetect, options.top_k);
   const TraceReport report = AnalyseTrace(trace, options.experts);
+  if (options.experts > 0 && report.num_experts > options.experts) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--experts: expected at least " + std::to_string(report.num_experts) + ", as " +
+                    options.file + " has picks of so many, got " + std::to_string(options.experts));
+  }
   TraceSimulation simulation;
   if (options.simulate || !options.slots.empty()) simulation = SimulateTrace(trace, options.slots);
   if (!options.svg.empty()) WriteSvg(options.svg, HeatMapSvg(trace, options.experts));
@@ -109,18 +115,18 @@ void AddTraceCommand(CLI::App& app, int* status) {
       ->add_option("--top-k", options->top_k,
                    "Picks per token and layer in a file of pairs (default: found out)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+      ->transform(WholeNumber(1, 65536));
   command
       ->add_option("--experts", options->experts,
                    "Experts per layer (default: one more than the highest in the file)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+      ->transform(WholeNumber(1, 65536));
   command->add_flag("--simulate", options->simulate,
                     "Hits of several eviction policies, by number of slots");
   command->add_option("--slots", options->slots, "Simulate these numbers of slots: 100,200")
       ->type_name("N,...")
       ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+      ->transform(WholeNumber(1, int64_t{1} << 24));
   command->add_option("--svg", options->svg, "Write a heat map")->type_name("FILE");
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, status] { *status = Trace(*options); });

@@ -38,17 +38,16 @@ int RunVerifyCommand(const VerifyFlags& flags) {
   }
   const bool repaired = flags.repair && !r.problems.empty();
   if (flags.json) {
-    std::cout << Json{{"event", "done"},
-                      {"shards", r.num_shards},
-                      {"complete_shards", r.complete_shards},
-                      {"hashed_shards", r.hashed_shards},
-                      {"checked_bytes", r.checked_bytes},
-                      {"local_bytes", r.local_bytes},
-                      {"total_bytes", r.total_bytes},
-                      {"bad_bytes", r.bad_bytes},
-                      {"repaired_bytes", r.repaired_bytes},
-                      {"problems", r.problems}}
-                     .dump()
+    std::cout << DumpJson({{"event", "done"},
+                           {"shards", r.num_shards},
+                           {"complete_shards", r.complete_shards},
+                           {"hashed_shards", r.hashed_shards},
+                           {"checked_bytes", r.checked_bytes},
+                           {"local_bytes", r.local_bytes},
+                           {"total_bytes", r.total_bytes},
+                           {"bad_bytes", r.bad_bytes},
+                           {"repaired_bytes", r.repaired_bytes},
+                           {"problems", r.problems}})
               << std::endl;
   } else {
     for (const std::string& problem : r.problems) std::printf("%s\n", problem.c_str());

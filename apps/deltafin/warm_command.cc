@@ -10,6 +10,7 @@
 #include "command_line.h"
 #include "deltafin/json.h"
 #include "deltafin/trace_analysis.h"
+#include "flag_checks.h"
 #include "hub_options.h"
 #include "interrupt.h"
 #include "setup_display.h"
@@ -56,12 +57,11 @@ int RunWarmCommand(const WarmFlags& flags) {
     report = RunSetup(options);
   }
   if (flags.json) {
-    std::cout << Json{{"event", "done"},
-                      {"experts", options.experts.size()},
-                      {"fetched_bytes", report.fetched_bytes},
-                      {"local_bytes", report.local_bytes},
-                      {"total_bytes", report.total_bytes}}
-                     .dump()
+    std::cout << DumpJson({{"event", "done"},
+                           {"experts", options.experts.size()},
+                           {"fetched_bytes", report.fetched_bytes},
+                           {"local_bytes", report.local_bytes},
+                           {"total_bytes", report.total_bytes}})
               << std::endl;
   } else {
     std::printf("%zu experts are here now, %s of them fetched by this run\n",
@@ -81,7 +81,7 @@ void AddWarmCommand(CLI::App& app, int* status) {
   command->add_option("--top", flags->top, "How many experts, of all layers together")
       ->required()
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+      ->transform(WholeNumber(1, int64_t{1} << 24));
   command->add_flag("--json", flags->json, "One JSON object a line on stdout for each event");
   command->callback([flags, status] { *status = RunWarmCommand(*flags); });
 }

@@ -24,4 +24,8 @@ enum class BigIntegers : uint8_t {
 Json ParseJson(std::string_view text, const std::string& name, int max_depth = 64,
                BigIntegers big_integers = BigIntegers::kRounded);
 
+// The document on one line. Bytes that are not UTF-8, which names of files and what was typed may
+// have, become U+FFFD (a plain dump() throws).
+std::string DumpJson(const Json& json);
+
 }  // namespace deltafin

@@ -50,6 +50,12 @@ class QualityRun {
     }
     const int64_t wanted = options.engine.context_tokens;
     window_ = std::min<int64_t>(wanted != 0 ? wanted : kDefaultWindow, std::ssize(tokens_));
+    if (window_ < 2) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  format("context: expected windows of at least 2 tokens, of which the first "
+                         "predicts the second, got {}",
+                         window_));
+    }
   }
 
   QualityReport Run() {

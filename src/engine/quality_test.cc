@@ -170,6 +170,9 @@ TEST_F(QualityTest, CancelsAndRefusesTooLittleText) {
   options_.cancelled = [] { return true; };
   EXPECT_THROW(MeasureQuality(options_), Error);
   options_.cancelled = nullptr;
+  options_.engine.context_tokens = 1;  // nothing would be predicted
+  EXPECT_THROW(MeasureQuality(options_), Error);
+  options_.engine.context_tokens = 0;
   options_.text = "a";
   EXPECT_THROW(MeasureQuality(options_), Error);
 }

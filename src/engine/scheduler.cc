@@ -82,9 +82,12 @@ std::optional<JobId> SchedulerImpl::Submit(Job job) {
   // Refused by name even when there is no room: it would be later too.
   auto run = std::make_shared<JobRun>(last_id_ + 1, std::move(job), engine_);
   if (!accepts_) return std::nullopt;
-  // Those that a free timeline waits for do not count: the thread takes them in a moment.
+  // Those that a free timeline waits for do not count: the thread takes them in a moment. Nor do
+  // cancelled ones, which it ends in a moment.
   const auto free = static_cast<int64_t>(options_.parallel) - stats_.running;
-  if (std::ssize(queue_) >= options_.max_queued + free) return std::nullopt;
+  const auto waiting = std::count_if(queue_.begin(), queue_.end(),
+                                     [](const JobPtr& queued) { return !queued->cancelled(); });
+  if (waiting >= options_.max_queued + free) return std::nullopt;
   ++last_id_;
   jobs_[last_id_] = run;
   queue_.push_back(std::move(run));

@@ -153,6 +153,27 @@ TEST_F(SchedulerTest, APromptThatIsReadIsGivenUpWithinALayer) {
   EXPECT_EQ(scheduler->stats().cancelled_jobs, 1u);
 }
 
+TEST_F(SchedulerTest, ACancelledJobGivesItsPlaceInTheQueueBackAtOnce) {
+  const auto scheduler = NewScheduler(1, 1);
+  std::vector<std::unique_ptr<Recorder>> recorders;
+  const auto submit = [&] {
+    Job job;
+    job.prompt = Ids("Once upon a time");
+    job.max_new_tokens = 200;
+    job.stop_at_stop_tokens = false;
+    recorders.push_back(std::make_unique<Recorder>());
+    recorders.back()->Attach(&job);
+    return scheduler->Submit(std::move(job));
+  };
+  ASSERT_TRUE(submit());
+  for (int i = 0; i < 20; ++i) {
+    const std::optional<JobId> waiting = submit();
+    ASSERT_TRUE(waiting) << i;
+    scheduler->Cancel(*waiting);
+  }
+  scheduler->Stop(0);
+}
+
 TEST_F(SchedulerTest, TheQueueIsBoundedAndInOrder) {
   const auto scheduler = NewScheduler(1, 2);
   std::vector<std::unique_ptr<Recorder>> recorders;

@@ -148,4 +148,8 @@ Json ParseJson(std::string_view text, const std::string& name, int max_depth,
   return builder.TakeRoot();
 }
 
+std::string DumpJson(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace deltafin

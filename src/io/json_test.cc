@@ -106,6 +106,10 @@ TEST(ParseJson, ManyKeys) {
   EXPECT_EQ(ParseJson(text, "doc").size(), 300001u);
 }
 
+TEST(JsonTest, PrintsWhatIsNotUtf8) {
+  EXPECT_EQ(DumpJson({{"dir", "/m\xff/\u00e4"}}), "{\"dir\":\"/m\xef\xbf\xbd/\u00e4\"}");
+}
+
 TEST(JsonTest, KeepsTheDigitsOfBigIntegersOnRequest) {
   const std::string text = R"([123456789012345678901234567890, 18446744073709551615, 1e30])";
   const Json rounded = ParseJson(text, "request");

@@ -54,6 +54,13 @@ void WriteFileAtomically(const std::string& path,
 
 NewFile::NewFile(std::string path, uint64_t size)
     : path_(std::move(path)), partial_(path_ + ".partial") {
+  struct stat there = {};
+  if (::stat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    // Commit would put a file in place of /dev/null, say.
+    throw Error(
+        ErrorCode::kIo,
+        format("{}: expected a file that may be replaced, got a folder or a device", path_));
+  }
   descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) FailFile(partial_, "create", errno);
   if (::ftruncate(descriptor_, static_cast<off_t>(size)) == 0) return;

@@ -19,7 +19,8 @@ void WriteFileAtomically(const std::string& path,
 // A large file that several threads write at any offset. It has the name PATH.partial until Commit.
 class NewFile {
  public:
-  // Holes of the full size at first. Replaces a file PATH.partial. Throws Error(kIo).
+  // Holes of the full size at first. Replaces a file PATH.partial. Throws Error(kIo), also when
+  // PATH is there and no regular file.
   NewFile(std::string path, uint64_t size);
   // Removes what was not committed.
   ~NewFile();

@@ -72,6 +72,19 @@ TEST_F(WriteFileTest, NewFileAppearsWhenItIsWhole) {
   EXPECT_THROW(NewFile(JoinPath(dir_, "none/a"), 10), Error);
 }
 
+TEST_F(WriteFileTest, NewFileReplacesNothingButFiles) {
+  const std::string path = JoinPath(dir_, "pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  try {
+    NewFile(path, 0).Commit();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr(path + ": expected a file"));
+  }
+  EXPECT_TRUE(fs::is_fifo(path));
+  EXPECT_EQ(NumFiles(), 1u);
+}
+
 TEST_F(WriteFileTest, FullDiskIsAnError) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   fs::create_symlink("/dev/full", JoinPath(dir_, "a.partial"));

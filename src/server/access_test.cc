@@ -67,7 +67,7 @@ TEST(AccessTest, PagesOfOtherOriginsNeedPermission) {
 }
 
 TEST(AccessTest, Loopback) {
-  for (const char* host : {"127.0.0.1", "127.8.8.8", "::1", "localhost"}) {
+  for (const char* host : {"127.0.0.1", "127.8.8.8", "::1", "localhost", "LocalHost"}) {
     EXPECT_TRUE(IsLoopback(host)) << host;
   }
   for (const char* host : {"", "*", "0.0.0.0", "::", "192.168.1.2", "example.com"}) {

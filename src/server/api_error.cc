@@ -61,8 +61,4 @@ ApiError RequestError(const Error& error) {
                   error.code() == ErrorCode::kUnsupported ? "unsupported" : "");
 }
 
-std::string DumpJson(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 }  // namespace deltafin

@@ -35,7 +35,4 @@ HttpResponse ErrorResponse(const ApiError& error);
 // ("messages[1].role: expected ...") and name nothing but the request.
 ApiError RequestError(const Error& error);
 
-// Text of any bytes as JSON can hold it.
-std::string DumpJson(const Json& json);
-
 }  // namespace deltafin

@@ -140,6 +140,9 @@ TEST(ChatRequestTest, ModelsAndLimits) {
   limits.max_new_tokens = 10;
   EXPECT_EQ(ReadChatRequest(Body(""), limits).max_new_tokens, 10);
   EXPECT_THROW(ReadChatRequest(Body(R"("max_tokens": 11)"), limits), ApiError);
+  limits.max_answers = 3;
+  EXPECT_NO_THROW(ReadChatRequest(Body(R"("n": 3)"), limits));
+  EXPECT_THROW(ReadChatRequest(Body(R"("n": 4)"), limits), ApiError);
   limits.context_tokens = 5;
   EXPECT_THROW(ReadChatRequest(Body(""), limits), ApiError);
 }

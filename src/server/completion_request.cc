@@ -86,6 +86,7 @@ CompletionRequest ReadCompletionRequest(const std::string& body, const RequestLi
       ReadMaxTokens(&fields, "max_tokens", request.echo ? 0 : 1, limits);
   RefuseOthers(&fields, request.generation.num_choices);
   request.prompts = ReadPrompts(&fields, limits);
+  CheckNumAnswers(std::ssize(request.prompts) * request.generation.num_choices, "prompt", limits);
   for (const std::vector<TokenId>& prompt : request.prompts) {
     request.max_new_tokens.push_back(
         NewTokens(max_tokens, kDefaultNewTokens, static_cast<int64_t>(prompt.size()), limits));

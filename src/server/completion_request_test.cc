@@ -30,6 +30,22 @@ void ExpectBadCompletion(const std::string& fields, const std::string& param,
   }
 }
 
+TEST(CompletionRequestTest, NoMoreAnswersThanThereCanBeRoomFor) {
+  RequestLimits limits = CompletionLimits();
+  limits.max_answers = 6;
+  const auto read = [&](const std::string& n) {
+    return ReadCompletionRequest(R"({"prompt": ["a", "b", "c"], "n": )" + n + "}", limits);
+  };
+  EXPECT_EQ(read("2").prompts.size(), 3u);
+  try {
+    (void)read("3");
+    ADD_FAILURE();
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.param(), "prompt");
+    EXPECT_THAT(error.what(), HasSubstr("at most 6 answers"));
+  }
+}
+
 TEST(CompletionRequestTest, Prompts) {
   const std::vector<TokenId> hello = TestTokenizer().Encode("Hello", Specials::kPlain);
   EXPECT_THAT(ReadCompletion(R"("prompt": "Hello")").prompts, ElementsAre(hello));

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <random>
 
+#include "base/format.h"
 #include "server/api_error.h"
 
 namespace deltafin {
@@ -89,6 +90,7 @@ GenerationFields ReadGenerationFields(JsonFields* fields, const RequestLimits& l
   CheckModel(fields, limits);
   GenerationFields values;
   values.num_choices = fields->Int("n", 1, limits.max_choices).value_or(1);
+  CheckNumAnswers(values.num_choices, "n", limits);
   values.stream = fields->Bool("stream").value_or(false);
   if (const Json* options = fields->Object("stream_options"); options != nullptr) {
     if (!values.stream) fields->Bad("stream_options", "nothing without \"stream\": true");
@@ -103,6 +105,15 @@ GenerationFields ReadGenerationFields(JsonFields* fields, const RequestLimits& l
     fields->Accept(name);
   }
   return values;
+}
+
+void CheckNumAnswers(int64_t answers, const char* name, const RequestLimits& limits) {
+  if (limits.max_answers == 0 || answers <= limits.max_answers) return;
+  throw ApiError(400,
+                 format("{}: expected a request of at most {} answers, which is what this server "
+                        "computes and lets wait (--parallel, --queue), got {}",
+                        name, limits.max_answers, answers),
+                 name);
 }
 
 std::optional<int64_t> ReadMaxTokens(JsonFields* fields, const char* name, int64_t min,

@@ -19,6 +19,7 @@ struct RequestLimits {
   int64_t context_tokens = 0;
   int64_t max_new_tokens = 0;  // ceiling of every request; 0: none
   int64_t max_choices = 16;
+  int64_t max_answers = 0;  // of a request: as many as can run and wait at once; 0: no limit
 };
 
 struct GenerationFields {
@@ -32,6 +33,9 @@ struct GenerationFields {
 
 // Throws ApiError: 400, and 404 for a model that is not served.
 GenerationFields ReadGenerationFields(JsonFields* fields, const RequestLimits& limits);
+
+// Refuses a request with more answers than there can ever be room for: field `name` asks for them.
+void CheckNumAnswers(int64_t answers, const char* name, const RequestLimits& limits);
 
 // A number of new tokens; what is above the server's ceiling is refused.
 std::optional<int64_t> ReadMaxTokens(JsonFields* fields, const char* name, int64_t min,

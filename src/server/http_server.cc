@@ -10,6 +10,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core/string.hpp>
 #include <condition_variable>
 #include <list>
 #include <mutex>
@@ -264,7 +265,7 @@ std::unique_ptr<HttpServer> HttpServer::Create(const HttpServerOptions& options,
 }
 
 bool IsLoopback(const std::string& host) {
-  if (host == "localhost") return true;
+  if (boost::beast::iequals(host, "localhost")) return true;
   boost::system::error_code error;
   const asio::ip::address address = asio::ip::make_address(host, error);
   return !error && address.is_loopback();

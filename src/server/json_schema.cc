@@ -26,7 +26,7 @@ constexpr std::array kAnnotations = {"title",    "description", "default",      
 }
 
 std::string SpellingOf(const std::string& name) {
-  const std::string quoted = Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string quoted = DumpJson(name);
   return quoted.substr(1, quoted.size() - 2);
 }
 
@@ -216,7 +216,7 @@ class Compiler {
     std::vector<std::string> literals;
     for (const Json& value : values) {
       if ((TypeOf(value) & types) == 0) continue;
-      literals.push_back(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+      literals.push_back(DumpJson(value));
     }
     if (literals.empty()) Bad(Where(at), "none of the values has the type");
     return literals;

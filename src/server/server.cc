@@ -71,8 +71,12 @@ class ServerImpl final : public Server {
     }
     rules_ = {options.api_key, loopback && options.api_key.empty(), options.origins};
     service_.engine = &engine;
-    service_.limits = {options.model_names, &engine.tokenizer(), engine.info().context_tokens,
-                       options.max_new_tokens, 16};
+    service_.limits = {options.model_names,
+                       &engine.tokenizer(),
+                       engine.info().context_tokens,
+                       options.max_new_tokens,
+                       16,
+                       options.scheduler.parallel + options.scheduler.max_queued};
     service_.generation = {&scheduler, &list_, [this] { return stopping_.load(); }, options.log};
     service_.version = options.version;
     service_.started = std::chrono::duration_cast<std::chrono::seconds>(

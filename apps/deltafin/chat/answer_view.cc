@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "../overwritten_line.h"
 #include "printable.h"
 
 namespace deltafin {
@@ -42,10 +43,11 @@ void AnswerView::Draft(const std::string& line) {
   }
   last_draft_ = now;
   draft_is_shown_ = true;
-  std::fputs("\r\033[K", stdout);
+  std::fputs(kBeginOverwrite, stdout);
   if (options_.styled) std::fputs(kDim, stdout);
   std::fputs(line.c_str(), stdout);
   if (options_.styled) std::fputs(kReset, stdout);
+  std::fputs(kEndOverwrite, stdout);
   std::fflush(stdout);
 }
 

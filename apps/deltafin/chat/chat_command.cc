@@ -7,6 +7,7 @@
 #include "../command_line.h"
 #include "../effort.h"
 #include "../environment.h"
+#include "../flag_checks.h"
 #include "../model_options.h"
 #include "../sampling_options.h"
 #include "../saved_run.h"
@@ -21,7 +22,7 @@ struct ChatOptions {
   SamplingFlags sampling;
   SessionFlags session;
   std::string system;
-  std::string effort = "max";
+  std::string effort;  // "": max
   int64_t max_new = 0;
   bool hide_thinking = false;
   bool no_history = false;
@@ -51,7 +52,8 @@ ViewOptions ChooseView(const ChatOptions& options) {
 int Chat(const ChatOptions& options) {
   EngineOptions engine_options = ToEngineOptions(options.model);
   engine_options.max_draft_tokens = MaxDraftTokens(options.sampling);
-  const ReasoningEffort effort = ParseEffort("--effort", options.effort);
+  const ReasoningEffort effort =
+      options.effort.empty() ? ReasoningEffort::kMax : ParseEffort("--effort", options.effort);
   GenerateOptions generate;
   ApplySamplingFlags(options.sampling, &generate);
   generate.max_new_tokens = options.max_new;
@@ -73,7 +75,12 @@ int Chat(const ChatOptions& options) {
                            : LineSource::FromPipe();
   if (edits) std::cout << "/help lists the commands, Ctrl-D leaves.\n";
   ChatLoop loop(*engine, conversation, *lines, loop_options);
-  loop.Resume();
+  if (loop.Resume()) {
+    // What the flags say counts from the next question on; what they do not say, as it was.
+    if (!options.system.empty()) conversation.SetSystem(options.system);
+    if (!options.effort.empty()) conversation.SetEffort(effort);
+    if (options.sampling.seed) conversation.SetSeed(*options.sampling.seed);
+  }
   return loop.Run();
 }
 
@@ -92,7 +99,7 @@ void AddChatCommand(CLI::App& app, int* status) {
       ->add_option("--max-new", options->max_new,
                    "At most so many new tokens an answer (default: until it ends)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+      ->transform(WholeNumber(1, int64_t{1} << 40));
   command->add_flag("--no-history", options->no_history,
                     "Do not keep what is typed for the arrow keys of later runs");
   AddSamplingFlags(*command, &options->sampling);

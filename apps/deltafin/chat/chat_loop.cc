@@ -212,9 +212,11 @@ void ChatLoop::Load(const std::string& name) {
   view.Finish();
 }
 
-void ChatLoop::Resume() {
-  if (options_.session_name.empty()) return;
-  if (SessionExists(options_.session_folder, options_.session_name)) Load(options_.session_name);
+bool ChatLoop::Resume() {
+  if (options_.session_name.empty()) return false;
+  if (!SessionExists(options_.session_folder, options_.session_name)) return false;
+  Load(options_.session_name);
+  return true;
 }
 
 }  // namespace deltafin

@@ -20,8 +20,8 @@ class ChatLoop {
  public:
   ChatLoop(Engine& engine, Conversation& conversation, LineSource& lines,
            const ChatLoopOptions& options);
-  // Goes on with the session of that name if there is one. Throws Error.
-  void Resume();
+  // Goes on with the session of that name; false if there is none. Throws Error.
+  bool Resume();
   // Returns the exit status: for a pipe 1 when a command or question failed, and 130 after Ctrl-C.
   int Run();
 

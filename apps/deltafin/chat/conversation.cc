@@ -28,8 +28,8 @@ Conversation::Conversation(Engine& engine, GenerateOptions generate)
     : engine_(engine), generate_(std::move(generate)), session_(engine.NewSession()) {}
 
 void Conversation::SetSystem(const std::string& text) {
+  system_is_said_ = system_is_said_ && text == system_;
   system_ = text;
-  system_is_said_ = false;
 }
 
 void Conversation::SetEffort(ReasoningEffort effort) {
@@ -171,7 +171,9 @@ void Conversation::Save(const std::string& path) const {
   note.thinking = thinking_;
   note.seed = generate_.sampling.seed;
   note.system = system_;
+  note.system_is_said = system_is_said_;
   note.effort = effort_;
+  note.effort_is_said = effort_is_said_;
   note.turns = num_turns_;
   session_->SaveTo(path, note.Text());
 }
@@ -193,8 +195,8 @@ TurnResult Conversation::Load(const std::string& path) {
   lost_.clear();
   system_ = note.system;
   effort_ = note.effort;
-  system_is_said_ = true;
-  effort_is_said_ = true;
+  system_is_said_ = note.system_is_said;
+  effort_is_said_ = note.effort_is_said;
   thinking_ = note.thinking;
   num_turns_ = note.turns;
   generate_.sampling.seed = note.seed;

@@ -42,9 +42,11 @@ class Conversation {
   // The engine must outlive it. `generate`: sampling and limits of every answer.
   Conversation(Engine& engine, GenerateOptions generate);
 
-  // Said before the next question: at the begin of a conversation, or in the middle of one.
+  // Said before the next question, at the begin of a conversation or in the middle of one, unless
+  // it has been said already.
   void SetSystem(const std::string& text);
   void SetEffort(ReasoningEffort effort);
+  void SetSeed(uint64_t seed) { generate_.sampling.seed = seed; }
   const std::string& system() const { return system_; }
   ReasoningEffort effort() const { return effort_; }
 

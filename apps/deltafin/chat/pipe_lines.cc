@@ -14,6 +14,7 @@ class PipeLines final : public LineSource {
     bool any = false;
     while (std::getline(std::cin, line)) {
       any = true;
+      if (line.ends_with('\r')) line.pop_back();  // lines of a file from Windows
       const bool goes_on = line.ends_with('\\');
       if (goes_on) line.back() = '\n';
       message += line;

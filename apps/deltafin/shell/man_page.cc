@@ -87,7 +87,7 @@ std::string ManPage(const CommandEntry& program, const std::string& version) {
       ".PP\nOptions above name further variables that set their defaults.\n";
   page +=
       ".SH EXIT STATUS\n0: done. 1: it failed; one line on standard error says why. 2: the command "
-      "line is wrong. 130, 143: interrupted, terminated.\n";
+      "line is wrong. 130, 143, 129: interrupted, terminated, the terminal was lost.\n";
   return page;
 }
 
