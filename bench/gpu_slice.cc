@@ -1,8 +1,9 @@
 // gpu_slice DIR [LAYERS EXPERTS VOCAB TOKENS [PLACEMENTS]]: makes a slice of K3 in DIR (deltafin
 // synth) and decodes with each of PLACEMENTS, "cse" unless told otherwise: c is the CPU alone, s a
-// GPU that holds the spine, e one that holds experts too, k the same and p the spine alone, slowed down by a look at
-// where its time goes. Prints seconds per token, a hash of all logits, which is the same for all,
-// and the longest of what GPU, CPU and the link between them took of a token, to the whole of it.
+// GPU that holds the spine, e one that holds experts too, k the same and p the spine alone, slowed
+// down by a look at where its time goes. Prints seconds per token, a hash of all logits, which is
+// the same for all, and the longest of what GPU, CPU and the link between them took of a token, to
+// the whole of it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

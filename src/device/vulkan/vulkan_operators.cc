@@ -419,11 +419,13 @@ void VulkanDevice::Copy(void* dst, const void* src, size_t bytes) {
     };
     KeptStep step;
     if (kept_.Contains(from.begin(), from.end())) {
-      step = {to, from, {}, {}, {}, [run](const float*) { run(); }};
+      step.write = to;
+      step.from = from;
+      step.again = [run](const float*) { run(); };
     } else if (into_kept) {
-      step = {to, {}, {from},
-              {}, {}, [dst, bytes](const float* values) {
-                std::memcpy(dst, values, bytes); }};
+      step.write = to;
+      step.inputs = {from};
+      step.again = [dst, bytes](const float* values) { std::memcpy(dst, values, bytes); };
     }
     const Operands writes = step.again ? Operands{} : Operands{to};
     if (OnGpuKeeping({from}, writes, std::move(step), record, run)) return;
