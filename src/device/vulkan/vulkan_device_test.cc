@@ -208,7 +208,7 @@ TEST_F(VulkanDeviceTest, AGpuThatFlushesSubnormalsNeverMeetsOne) {
 TEST_F(VulkanDeviceTest, OperatorsHaveTheBitsOfTheCpu) {
   VulkanDevice& gpu = gpu_->Restart(kMuch, kMuch);
   for (const Range range : {Range::kOrdinary, Range::kWild}) {
-    for (const int64_t dim : {5, 48, 260}) {
+    for (const int64_t dim : {5, 48, 260, 1900}) {
       const int64_t n = 3;
       const int64_t count = 6 * n * dim;
       OwnedMatrix values = MatrixOf(WeightFormat::kF32, count, 1, range);

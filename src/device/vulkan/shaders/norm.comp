@@ -8,6 +8,9 @@
 #include "dot.glsl"
 #include "doubt.glsl"
 #include "laid_out.glsl"
+#ifdef LAY_OUT
+#include "staged.glsl"
+#endif
 
 #ifdef LAY_OUT
 const uint kThreads = 256;
@@ -42,11 +45,28 @@ void main() {
   uint first = gl_WorkGroupID.x * stride;
   if (thread == 0) least_exponent = least_result = 255u;
   barrier();
+#ifdef LAY_OUT
+  uint of_values = 255u;
+  float sum = 0.0;
+  uint next[kEach] = LoadPiece(x, first, dim, 0, thread);
+  for (uint from = 0; from < dim; from += kPiece) {
+    of_values = StagePiece(next, 0, thread, of_values);
+    next = LoadPiece(x, first, dim, from + kPiece, thread);
+    barrier();
+    if (thread < kLanes) sum = AddPieces(sum, 0, 0, dim, from, thread);
+    barrier();
+  }
+  atomicMin(least_exponent, of_values);
+#else
   atomicMin(least_exponent, LeastExponent(x, first, dim, thread, kThreads));
+#endif
   barrier();
   if (thread < kLanes) {
     if (2 * Quantum(least_exponent) >= least) {
-      sums[thread] = FromBits(floatBitsToUint(LaneSum(x, first, x, first, dim, thread)));
+#ifndef LAY_OUT
+      float sum = LaneSum(x, first, x, first, dim, thread);
+#endif
+      sums[thread] = FromBits(floatBitsToUint(sum));
     } else {
       sums[thread] = ExactLaneSum(x, first, x, first, dim, thread);
     }
