@@ -400,7 +400,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
     VkDeviceAddress weights_end = 0;
   };
   std::optional<NextProduct> next_product_;
-  uint64_t commands_bytes_ = 0;  // of weights that they read
+  uint64_t commands_bytes_ = 0;  // of weights that they read, again for every few positions
   uint64_t last_ticket_ = 0;
   bool is_settled_ = true;  // nothing is recorded or under way
 

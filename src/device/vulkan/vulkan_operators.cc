@@ -14,6 +14,8 @@ namespace {
 
 // Values of activations, and of results, that one turn takes.
 constexpr int64_t kTurnFloats = int64_t{1} << 24;
+// Positions that take a product about as long as reading its weights does.
+constexpr int64_t kReadTogether = 16;
 // Of weights, after which what was recorded is handed over.
 constexpr uint64_t kMostJoinedBytes = uint64_t{256} << 20;
 // shaders/residual_mix.comp
@@ -127,7 +129,7 @@ bool VulkanDevice::GpuMatMul(const Matrix& w, const HeldMatrix& held, const floa
     job.n = U32(n);
     job.y_stride = U32(y_stride);
     job.least = LeastQuantum(w, held);
-    commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes());
+    commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes() * (1 + n / kReadTogether));
     if (held.is_in_place) {
       RecordInPlace(job, 0, 1, job.n, has_operators_ && job.least != INT_MIN);
       return;
