@@ -398,6 +398,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
     WeightFormat format = WeightFormat::kF32;
     ProductJob job;
     VkDeviceAddress weights_end = 0;
+    uint64_t joined_bytes = 0;  // by ContinueProduct, since the last piece that it left to OnGpu
   };
   std::optional<NextProduct> next_product_;
   uint64_t commands_bytes_ = 0;  // of weights that they read, again for every few positions
