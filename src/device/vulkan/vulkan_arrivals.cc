@@ -25,7 +25,7 @@ constexpr size_t kMostPieceBytes = size_t{1} << 20;
 // settled. Of more, the GPU's share of the time is small.
 constexpr uint64_t kMostApartInputBytes = uint64_t{512} << 10;
 constexpr uint64_t kMostApartResultBytes = uint64_t{8} << 20;
-constexpr uint64_t kMostApartBytes = uint64_t{64} << 20;
+constexpr uint64_t kMostApartBytes = uint64_t{16} << 20;
 
 }  // namespace
 
