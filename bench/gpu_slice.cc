@@ -1,8 +1,9 @@
 // gpu_slice DIR [LAYERS EXPERTS VOCAB TOKENS [PLACEMENTS]]: makes a slice of K3 in DIR (deltafin
 // synth) and decodes with each of PLACEMENTS, "cse" unless told otherwise: c is the CPU alone, s a
-// GPU that holds the spine, e one that holds experts too, k the same, slowed down by a look at
-// where its time goes. Prints seconds per token, a hash of all logits, which is the same for all,
-// and the longest of what GPU, CPU and the link between them took of a token, to the whole of it.
+// GPU that holds the spine, e one that holds experts too, k the same and p the spine alone, slowed
+// down by a look at where its time goes. Prints seconds per token, a hash of all logits, which is
+// the same for all, and the longest of what GPU, CPU and the link between them took of a token, to
+// the whole of it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -117,7 +118,7 @@ void Decode(const std::string& dir, char placement, uint64_t spine_bytes, int to
   EngineOptions options;
   options.model_dir = dir;
   options.device = placement == 'c' ? DeviceChoice::kCpu : DeviceChoice::kGpu;
-  options.gpu_bytes = placement == 's' ? spine_bytes : 0;
+  options.gpu_bytes = placement == 's' || placement == 'p' ? spine_bytes : 0;
   options.profile = true;
   options.on_notice = [](const std::string& notice) { std::printf("  %s\n", notice.c_str()); };
   const double opened = Now();
@@ -126,7 +127,7 @@ void Decode(const std::string& dir, char placement, uint64_t spine_bytes, int to
   for (const std::string& line : engine.Describe()) std::printf("  %s\n", line.c_str());
   Gpu* const gpu = engine.gpu();
   const double link_rate = gpu == nullptr ? 1 : LinkRate(*gpu);
-  if (gpu != nullptr) gpu->StartClock(placement == 'k');
+  if (gpu != nullptr) gpu->StartClock(placement == 'k' || placement == 'p');
   const auto session = engine.NewSession();
   uint64_t hash = 14695981039346656037u;
   const auto append = [&](std::vector<TokenId> ids, int64_t chunk) {

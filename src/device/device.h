@@ -173,11 +173,20 @@ class Device {
                               const MlaShape& shape) = 0;
 
   // ---- MoE (spec 3.4) ----
+  // RouterTopK will be asked for these. True: a device that works apart has begun, and RouterTopK
+  // will not wait for what is asked for in between. False: nothing was done.
+  virtual bool StartRouter(const float* /*logits*/, const float* /*host_bias*/, int64_t /*n*/,
+                           const RouterParams& /*params*/) {
+    return false;
+  }
   // Top-k of sigmoid(logits) + bias per position, lowest index first on ties, in descending biased
   // score; weights from the unbiased sigmoids. logits [n, num_experts]; host_ids and host_weights
   // [n, top_k]. Waits for the result. host_bias has num_experts entries.
   virtual void RouterTopK(int32_t* host_ids, float* host_weights, const float* logits,
                           const float* host_bias, int64_t n, const RouterParams& params) = 0;
+  // ExpertMlp will be given the first n rows of this z. A device that works apart sends them to
+  // where experts are computed; ExpertMlp will not wait for what is asked for in between.
+  virtual void StartExperts(const float* /*z*/, int64_t /*n*/, int64_t /*latent*/) {}
   // For each task and row: y[out_row] = W2 SiTU(W1 z[in_row], W3 z[in_row]); z and y have rows of
   // `latent`. The weights may be reused after Synchronize, which need not wait for the
   // results; the row lists are copied.

@@ -5,6 +5,16 @@
 #include "model/pass.h"
 
 namespace deltafin {
+namespace {
+
+// Whether a keeper has what a layer's shared part reads: the experts' input and the shared ones.
+bool SharedIsKept(const SpineLease& spine) {
+  return spine.IsKept(SpineMatrix::kRoutedDown) && spine.IsKept(SpineMatrix::kSharedGate) &&
+         spine.IsKept(SpineMatrix::kSharedUp) && spine.IsKept(SpineMatrix::kSharedDown);
+}
+
+}  // namespace
+
 // x: [n, hidden], already normed; out: [n, hidden].
 void Model::DenseBlock(Pass& pass, SpineLease& spine, const float* x, float* out) {
   const int64_t n = pass.n;
@@ -37,24 +47,35 @@ void Model::MoeBlock(Pass& pass, int64_t layer, SpineLease& spine, const float* 
   float* shared = frame.Take(n * hidden);
 
   Linear(spine, SpineMatrix::kRouter, x, router_logits, config_.num_experts, n);  // [n, experts]
+  std::unique_ptr<ExpertBatch> batch;  // null until the picks are there
+  const auto run_some = [&] { return batch && RunSomeExperts(pass, *batch, z, expert_out); };
+  const auto compute_shared = [&] {
+    Linear(spine, SpineMatrix::kRoutedDown, x, z, latent, n);  // [n, latent]
+    device_.StartExperts(z, n, latent);
+    // The disk has the experts before what is not in RAM of the shared ones: where that is waited
+    // for, experts compute meanwhile.
+    Linear(spine, SpineMatrix::kSharedGate, x, gate, shared_width, n, run_some);
+    Linear(spine, SpineMatrix::kSharedUp, x, up, shared_width, n, run_some);  // [n, shared_width]
+    device_.SituGlu(gate, gate, up, n * shared_width,
+                    {config_.situ_beta, config_.situ_linear_beta});
+    Linear(spine, SpineMatrix::kSharedDown, gate, shared, hidden, n, run_some);  // [n, hidden]
+  };
+
+  const float* const bias = spine.Vector(SpineVector::kRouterBias);
+  const RouterParams params{config_.num_experts, top_k, config_.moe_renormalize,
+                            config_.routed_scaling_factor};
   std::vector<int32_t> ids(static_cast<size_t>(n * top_k));
   std::vector<float> weights(ids.size());
-  device_.RouterTopK(
-      ids.data(), weights.data(), router_logits, spine.Vector(SpineVector::kRouterBias), n,
-      {config_.num_experts, top_k, config_.moe_renormalize, config_.routed_scaling_factor});
+  // A device that has all it needs computes on while the picks are on their way. Nothing else may
+  // come before the reads of the experts.
+  const bool goes_on = SharedIsKept(spine) && device_.StartRouter(router_logits, bias, n, params);
+  if (goes_on) compute_shared();
+  device_.RouterTopK(ids.data(), weights.data(), router_logits, bias, n, params);
   if (pass.hooks->trace != nullptr) pass.hooks->trace->OnPicks(layer, ids, weights, top_k);
 
   // All reads start now; the shared experts and the latent projection compute while the disk works.
-  const std::unique_ptr<ExpertBatch> batch = RequestExperts(pass, layer, ids);
-  Linear(spine, SpineMatrix::kRoutedDown, x, z, latent, n);  // [n, latent]
-  // The disk has the experts before what is not in RAM of the shared ones: where that is waited
-  // for, experts compute meanwhile.
-  const auto run_some = [&] { return RunSomeExperts(pass, *batch, z, expert_out); };
-  Linear(spine, SpineMatrix::kSharedGate, x, gate, shared_width, n, run_some);  // [n, shared_width]
-  Linear(spine, SpineMatrix::kSharedUp, x, up, shared_width, n, run_some);      // [n, shared_width]
-  device_.SituGlu(gate, gate, up, n * shared_width, {config_.situ_beta, config_.situ_linear_beta});
-  Linear(spine, SpineMatrix::kSharedDown, gate, shared, hidden, n, run_some);  // [n, hidden]
-
+  batch = RequestExperts(pass, layer, ids);
+  if (!goes_on) compute_shared();
   while (run_some()) {  // expert_out: [n, top_k, latent]
   }
   device_.CombineExperts(aggregate, expert_out, weights.data(), n, top_k, latent);  // [n, latent]

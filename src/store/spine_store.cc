@@ -226,6 +226,15 @@ class StreamedSpineStore::Lease final : public SpineLease {
     }
   }
 
+  bool IsKept(SpineMatrix id) const override {
+    const size_t matrix = store_.MatrixIndex(layer_, id);
+    const size_t end = store_.stream_.pieces().begin(layer_, matrix + 1);
+    for (size_t i = store_.stream_.pieces().begin(layer_, matrix); i < end; ++i) {
+      if (!store_.stream_.IsHeld(i) || !store_.keeper_->Holds(store_.IdOf(i))) return false;
+    }
+    return true;
+  }
+
   Matrix Whole(SpineMatrix id) override {
     DF_CHECK(IsUsedWhole(id));
     const size_t matrix = store_.MatrixIndex(layer_, id);

@@ -36,6 +36,8 @@ class SpineLease {
   void ForEachPiece(SpineMatrix id, const Use& use) {
     ForEachPiece(id, use, [] { return false; });
   }
+  // True: a keeper has all of the matrix; to use it takes no read and no wait.
+  virtual bool IsKept(SpineMatrix id) const = 0;
   // The whole matrix at once. Only for kKvbProj, which is used twice. Throws Error when a read
   // fails.
   virtual Matrix Whole(SpineMatrix id) = 0;

@@ -260,8 +260,7 @@ void Gpu::CollectTimes(uint64_t done) {
 }
 
 GpuCommands Gpu::Begin() {
-  uint64_t done = 0;
-  Check(api_.vkGetSemaphoreCounterValue(device_, timeline_, &done), "asking for its progress");
+  const uint64_t done = Progress();
   CollectTimes(done);
   auto free = std::find_if(commands_.begin(), commands_.end(),
                            [&](const Commands& commands) { return commands.ticket <= done; });
@@ -293,7 +292,8 @@ uint64_t Gpu::Submit(const GpuCommands& commands) {
   barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
   barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
   barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_SHADER_READ_BIT |
-                          VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+                          VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                          VK_ACCESS_TRANSFER_WRITE_BIT;
   constexpr VkPipelineStageFlags kStages =
       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
   api_.vkCmdPipelineBarrier(commands.handle_, kStages, kStages | VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
@@ -318,6 +318,12 @@ uint64_t Gpu::Submit(const GpuCommands& commands) {
   commands_[commands.slot_].is_measured = clock_ != nullptr;
   ++use_.submissions;
   return ticket;
+}
+
+uint64_t Gpu::Progress() {
+  uint64_t done = 0;
+  Check(api_.vkGetSemaphoreCounterValue(device_, timeline_, &done), "asking for its progress");
+  return done;
 }
 
 void Gpu::Wait(uint64_t ticket) {

@@ -179,8 +179,11 @@ class Gpu {
 
   // These throw GpuLost.
   GpuCommands Begin();
-  // The ticket grows with each submission.
+  // The ticket grows with each submission. What is submitted later sees the results, as after a
+  // Barrier.
   uint64_t Submit(const GpuCommands& commands);
+  // The last ticket that is done, without waiting.
+  uint64_t Progress();
   // What was submitted with this ticket and before is done, and the host sees its results.
   void Wait(uint64_t ticket);
   // Of everything.

@@ -18,8 +18,11 @@ constexpr uint64_t kVectorChunk = uint64_t{1} << 20;
 constexpr uint64_t kHeapChunk = uint64_t{64} << 20;
 // So much is settled before more is recorded.
 constexpr uint64_t kMostResultBytes = uint64_t{256} << 20;
-// So much work is worth handing over at once: the GPU begins while the rest is recorded.
-constexpr uint64_t kKickBytes = uint64_t{256} << 20;
+// So much work is handed over while the rest is recorded, where the GPU has nothing to do; it takes
+// a new submission 11 to 20 us to begin (H200).
+constexpr uint64_t kIdleKickBytes = uint64_t{24} << 20;
+// And so much in any case.
+constexpr uint64_t kKickBytes = uint64_t{1} << 30;
 // Pieces of results that threads copy.
 constexpr int64_t kCopyBytes = int64_t{1} << 20;
 
@@ -84,6 +87,7 @@ bool VulkanDevice::OnGpuKeeping(const Operands& reads, const Operands& writes, K
   const bool stays = step.again && !results_.Overlaps(step.write.begin(), step.write.end());
   const Operands& ordinary = stays ? writes : all;
   if (std::any_of(ordinary.begin(), ordinary.end(), is_kept)) Checkpoint();
+  if (IsWorthAKick()) TryKick();
   if (is_lost_) return false;
   try {
     const bool more_columns = Prepare(reads, all);
@@ -112,7 +116,6 @@ bool VulkanDevice::OnGpuKeeping(const Operands& reads, const Operands& writes, K
     if (error.code() != ErrorCode::kOutOfMemory) Lose(error.what());
     return false;
   }
-  if (commands_bytes_ >= kKickBytes) TryKick();
   return true;
 }
 
@@ -184,9 +187,7 @@ bool VulkanDevice::Prepare(const Operands& reads, const Operands& writes) {
 void VulkanDevice::Wrote(const Operands& writes, bool more_columns) {
   for (const Rows& rows : writes) {
     pending_.Add(rows.begin(), rows.end());
-    std::erase_if(inputs_, [&](const Input& input) {
-      return input.x.begin() < rows.end() && rows.begin() < input.x.end();
-    });
+    DropCopies(rows);
     if (rows.is_whole()) {
       valid_.Add(rows.begin(), rows.end());
       results_.Add(rows.begin(), rows.end());
@@ -215,11 +216,18 @@ void VulkanDevice::CloseColumns() {
   }
 }
 
+void VulkanDevice::DropCopies(const Rows& rows) {
+  const auto meets = [&](const Rows& other) {
+    return other.begin() < rows.end() && rows.begin() < other.end();
+  };
+  std::erase_if(inputs_, [&](const Input& input) { return meets(input.x); });
+  if (experts_input_ && meets(experts_input_->what)) experts_input_.reset();
+  if (picks_ && meets(picks_->what)) picks_.reset();
+}
+
 void VulkanDevice::Changed(const Rows& rows) {
   checked_x_ = nullptr;
-  std::erase_if(inputs_, [&](const Input& input) {
-    return input.x.begin() < rows.end() && rows.begin() < input.x.end();
-  });
+  DropCopies(rows);
   if (!valid_.Overlaps(rows.begin(), rows.end())) return;
   if (rows.is_whole()) {
     valid_.Remove(rows.begin(), rows.end());
@@ -362,12 +370,28 @@ GpuCommands& VulkanDevice::Commands() {
   return *commands_;
 }
 
+bool VulkanDevice::IsWorthAKick() {
+  if (!commands_ || commands_bytes_ < kIdleKickBytes) return false;
+  try {
+    return commands_bytes_ >= kKickBytes || gpu_.Progress() >= last_ticket_;
+  } catch (const Error& error) {
+    Lose(error.what());
+    return false;
+  }
+}
+
 void VulkanDevice::Kick() {
   if (!commands_) return;
   RecordProduct();
   last_ticket_ = gpu_.Submit(*commands_);
   commands_.reset();
   commands_bytes_ = 0;
+  read_.Clear();
+  written_.Clear();
+  for (auto step = window_steps_.rbegin(); step != window_steps_.rend(); ++step) {
+    if (step->ticket != 0) break;
+    step->ticket = last_ticket_;
+  }
 }
 
 void VulkanDevice::KickAndWait() {
@@ -422,7 +446,7 @@ void VulkanDevice::SettleResults() {
     return;
   }
   for (const Result& result : results) CopyToHost(result.to, result.from, result.bytes);
-  CollectInputs();
+  CollectInputs(last_ticket_);
   for (KeptStep& step : window_steps_) {
     journal_bytes_ += step.values.size() * sizeof(float);
     journal_.push_back(std::move(step));
@@ -449,6 +473,9 @@ void VulkanDevice::Forget() {
   discarded_.Clear();
   columns_.reset();
   inputs_.clear();
+  experts_input_.reset();
+  picks_.reset();
+  apart_bytes_ = 0;
   read_.Clear();
   written_.Clear();
   checked_x_ = nullptr;

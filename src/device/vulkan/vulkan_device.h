@@ -114,8 +114,11 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void MlaExpandValue(float* out, const Matrix& kv_b, const float* o, int64_t n,
                       const MlaShape& shape) override;
 
+  bool StartRouter(const float* logits, const float* host_bias, int64_t n,
+                   const RouterParams& params) override;
   void RouterTopK(int32_t* host_ids, float* host_weights, const float* logits,
                   const float* host_bias, int64_t n, const RouterParams& params) override;
+  void StartExperts(const float* z, int64_t n, int64_t latent) override;
   void ExpertMlp(std::span<const ExpertTask> tasks, const float* z, float* y, int64_t latent,
                  SituParams params) override;
   void CombineExperts(float* out, const float* y, const float* host_weights, int64_t n,
@@ -175,8 +178,18 @@ class VulkanDevice final : public Device, public WeightKeeper {
     std::optional<Rows> from;  // it was copied from there, which stays on the GPU too
     Operands inputs;
     std::vector<GpuArena::Piece> staged;  // the inputs, on their way to the host
+    uint64_t ticket = 0;                  // of what sends them; 0: not handed over yet
     std::vector<float> values;            // and there, one after the other
     std::function<void(const float* values)> again;
+  };
+  // Values on their way to the host, which come while the GPU goes on with what was asked for
+  // later.
+  struct Arrival {
+    Rows what;  // that they are, or were made of
+    GpuArena::Piece piece;
+    size_t floats = 0;
+    uint64_t ticket = 0;
+    std::shared_ptr<const std::vector<float>> values;  // null: not collected yet
   };
   // What ExpertMlp was asked for, to be asked of the host; the lists are its own.
   struct ExpertCall {
@@ -247,6 +260,8 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // Products of the pieces of a matrix, which are one where they lie beside each other.
   void AddProduct(WeightFormat format, const ProductJob& job, uint64_t weight_bytes);
   void RecordProduct();
+  // Whether what was recorded should be handed over before more is.
+  bool IsWorthAKick();
   // Hands over what was recorded, without waiting.
   void Kick();
   void TryKick();  // deals with a GPU that fails
@@ -259,11 +274,14 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // Waits for these values and brings them to `to`; host memory and what the log has stay as they
   // are. False: they are in host memory.
   bool Fetch(const Rows& whole, void* to);
-  // Hands over what was recorded and waits; `piece` has come when it returns. Throws GpuLost.
-  void WaitForPiece(const GpuArena::Piece& piece, void* to, size_t bytes);
+  // Waits for what was handed over with this ticket and before. Throws GpuLost.
+  void WaitFor(uint64_t ticket);
+  // After a wait. Where nothing is under way any more, or what is holds much memory and is waited
+  // for, what has come is collected, and the memory of all that was on its way is free.
+  void FreeStaged();
   void CopyToHost(uint64_t to, const std::byte* from, uint64_t bytes);
-  // The inputs of the last steps have come.
-  void CollectInputs();
+  // The inputs of steps that were handed over up to this ticket have come.
+  void CollectInputs(uint64_t ticket);
   // Nothing stays on the GPU alone any more.
   void Checkpoint();
   void BringSomeKept();
@@ -289,7 +307,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void Norm(float* y, const float* x, const float* gate, const float* host_w, int64_t n,
             int64_t dim, int64_t stride, float eps);
 
-  // ---- MLA and the router ----
+  // ---- MLA ----
   // A latent cache as an operator that runs later needs it.
   struct CacheCopy {
     LatentCacheView view() const {
@@ -320,11 +338,23 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void RecordExpand(const Matrix& kv_b, const HeldMatrix& held, const Rows& in, const Rows& result,
                     int64_t n, const MlaShape& shape);
   std::function<Matrix(std::vector<std::byte>&)> Again(const Matrix& w) const;
-  bool FetchPicks(int32_t* host_ids, float* host_weights, const Rows& logits,
-                  const float* host_bias, int64_t n, const RouterParams& params);
+
+  // ---- values that come while the GPU goes on ----
+  // Copies to memory of the host's that it can write.
+  void Send(VkDeviceAddress from, const GpuArena::Piece& to, size_t bytes);
+  // Waits for them if they have not come; null: the GPU is lost.
+  std::shared_ptr<const std::vector<float>> ValuesOf(Arrival& arrival);
+  static void Collect(Arrival& arrival);
+  // These rows are written: what was made of them is that no more.
+  void DropCopies(const Rows& rows);
 
   // ---- experts ----
   bool PlaceExpert(const ExpertWeights& weights);
+  // Sends it to the host, if that has not begun; false: it is too much, or not on the GPU alone.
+  bool SendExpertsInput(const Rows& z);
+  // The host's, from what was sent, while the GPU goes on with what it was given; what comes next
+  // finds the results there. False: nothing was done.
+  bool ExpertsApart(std::span<const ExpertTask> tasks, float* y, int64_t latent, SituParams params);
   // False: the host must compute them.
   bool GpuExperts(ExpertCall experts);
   void RecordExperts(const ExpertCall& call);
@@ -368,9 +398,10 @@ class VulkanDevice final : public Device, public WeightKeeper {
     WeightFormat format = WeightFormat::kF32;
     ProductJob job;
     VkDeviceAddress weights_end = 0;
+    uint64_t joined_bytes = 0;  // by ContinueProduct, since the last piece that it left to OnGpu
   };
   std::optional<NextProduct> next_product_;
-  uint64_t commands_bytes_ = 0;  // of weights that they read
+  uint64_t commands_bytes_ = 0;  // of weights that they read, again for every few positions
   uint64_t last_ticket_ = 0;
   bool is_settled_ = true;  // nothing is recorded or under way
 
@@ -383,7 +414,10 @@ class VulkanDevice final : public Device, public WeightKeeper {
   ByteSet discarded_;            // what they wrote, or the log will, that nobody needs
   std::optional<Rows> columns_;  // of a matrix that is written column by column
   std::vector<Input> inputs_;
-  ByteSet read_;  // of the GPU's memory, since the last barrier
+  std::optional<Arrival> experts_input_;  // z
+  std::optional<Arrival> picks_;          // ids, then weights
+  uint64_t apart_bytes_ = 0;              // of host memory that the log has for ExpertsApart
+  ByteSet read_;                          // of the GPU's memory, since the last barrier
   ByteSet written_;
 
   std::vector<KeptStep> window_steps_;
@@ -399,6 +433,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   WeightFormat checked_format_ = WeightFormat::kF32;
   int checked_quantum_ = 0;
   std::optional<DeviceBuffer> expert_values_;  // ExpertsByProducts
+  bool host_has_experts_ = false;              // ExpertMlp left some to the host since StartExperts
   int64_t num_waits_ = 0;
   bool is_lost_ = false;
 };

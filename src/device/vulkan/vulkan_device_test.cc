@@ -263,6 +263,30 @@ TEST_F(VulkanDeviceTest, OperatorsHaveTheBitsOfTheCpu) {
   }
 }
 
+// Rows that do not fit in what a workgroup's threads bring at a time (shaders/staged.glsl).
+TEST_F(VulkanDeviceTest, LongRowsHaveTheBitsOfTheCpu) {
+  constexpr int64_t kDim = 7301;
+  VulkanDevice& gpu = gpu_->Restart(kMuch, kMuch);
+  for (const Range range : {Range::kOrdinary, Range::kWild}) {
+    const OwnedMatrix values = MatrixOf(WeightFormat::kF32, 3 * kDim, 1, range);
+    const std::vector<float> w = random_.Values(kDim, range);
+    const OwnedMatrix next = MatrixOf(WeightFormat::kF32, 3, kDim);
+    const auto run = [&](Device& device) {
+      const DeviceFloats one(device, std::vector<float>{1.0f});
+      const DeviceFloats all(device, 5 * kDim);
+      float* const mixed = all.data() + 3 * kDim;
+      float* const product = mixed + kDim;
+      device.MatMul(values.view, one.data(), all.data(), 3 * kDim, 1);
+      device.ResidualMix(mixed, all.data(), kDim, 2, all.data() + 2 * kDim, w.data(), 1, kDim,
+                         1e-5f);
+      device.RmsNorm(all.data(), all.data(), w.data(), 2, kDim, kDim, 1e-5f);
+      device.MatMul(next.view, all.data(), product, 3, 2);  // reads what the norm laid out
+      return all.Read();
+    };
+    ExpectSameBits(run(*plain_), run(gpu), "long rows");
+  }
+}
+
 TEST_F(VulkanDeviceTest, TheHostWaitsOnlyForWhatItNeeds) {
   VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
   const std::vector<OwnedMatrix> spine = SpineOfSequence();

@@ -30,11 +30,14 @@ void VulkanDevice::ExpertMlp(std::span<const ExpertTask> tasks, const float* z, 
       of_host.push_back(task);
     }
   }
-  if (of_host.size() < tasks.size() && !of_host.empty()) {
-    // Both compute at the same time.
-    const uint64_t begin = Whole(z, 1).begin();
-    if (pending_.Overlaps(begin, begin + sizeof(float))) Settle();
+  int32_t last_row = 0;  // of z, that the host reads
+  for (const ExpertTask& task : of_host) {
+    for (int64_t i = 0; i < task.num_rows; ++i) last_row = std::max(last_row, task.in_rows[i]);
   }
+  // Both compute at the same time.
+  const Rows of_z = Whole(z, (last_row + 1) * latent);
+  const bool is_apart = !of_host.empty() && SendExpertsInput(of_z);
+  if (!is_apart && !of_host.empty() && pending_.Overlaps(of_z.begin(), of_z.end())) Settle();
   for (const std::vector<ExpertTask>* some : {&of_gpu, &in_place}) {
     if (some->empty()) continue;
     if (!is_lost_ && !has_operators_) {
@@ -44,6 +47,8 @@ void VulkanDevice::ExpertMlp(std::span<const ExpertTask> tasks, const float* z, 
     }
   }
   if (of_host.empty()) return;
+  host_has_experts_ = true;
+  if (is_apart && ExpertsApart(of_host, y, latent, params)) return;
   Operands reads;
   Operands writes;
   for (const ExpertTask& task : of_host) {

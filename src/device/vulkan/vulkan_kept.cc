@@ -12,8 +12,6 @@ namespace {
 
 // That come to the host at a time.
 constexpr uint64_t kMostBroughtBytes = uint64_t{64} << 20;
-// Of inputs of products, and other things that are made anew after a wait.
-constexpr uint64_t kEnoughScratchBytes = uint64_t{64} << 20;
 
 }  // namespace
 
@@ -22,9 +20,7 @@ void VulkanDevice::WroteKept(KeptStep step) {
   pending_.Add(write.begin(), write.end());
   valid_.Add(write.begin(), write.end());
   kept_.Add(write.begin(), write.end());
-  std::erase_if(inputs_, [&](const Input& input) {
-    return input.x.begin() < write.end() && write.begin() < input.x.end();
-  });
+  DropCopies(write);
   std::vector<GpuCommands::Piece> pieces;
   uint64_t bytes = 0;
   for (size_t i = 0; i < step.inputs.size(); ++i) {
@@ -37,47 +33,15 @@ void VulkanDevice::WroteKept(KeptStep step) {
   window_steps_.push_back(std::move(step));
 }
 
-void VulkanDevice::CollectInputs() {
+void VulkanDevice::CollectInputs(uint64_t ticket) {
   for (KeptStep& step : window_steps_) {
+    if (step.ticket == 0 || step.ticket > ticket || step.staged.empty()) continue;
     for (size_t i = 0; i < step.staged.size(); ++i) {
       const auto* const from = reinterpret_cast<const float*>(step.staged[i].host());
       step.values.insert(step.values.end(), from, from + step.inputs[i].width);
     }
     step.staged.clear();
   }
-}
-
-bool VulkanDevice::Fetch(const Rows& whole, void* to) {
-  if (!has_operators_ || is_lost_) return false;
-  CloseColumns();
-  if (!valid_.Contains(whole.begin(), whole.end())) return false;
-  const auto bytes = static_cast<size_t>(whole.end() - whole.begin());
-  try {
-    const DeviceRange range = RangeOf(whole);
-    Order({&range, 1}, {});
-    const GpuArena::Piece piece = from_gpu_.Take(bytes);
-    uint64_t offset = 0;
-    const GpuBuffer& shadow = ShadowOf(whole, &offset);
-    Commands().Copy(*piece.buffer, piece.offset, shadow, offset, bytes);
-    WaitForPiece(piece, to, bytes);
-  } catch (const Error& error) {
-    Lose(error.what());
-    return false;
-  }
-  return true;
-}
-
-void VulkanDevice::WaitForPiece(const GpuArena::Piece& piece, void* to, size_t bytes) {
-  KickAndWait();
-  std::memcpy(to, piece.host(), bytes);
-  CollectInputs();
-  read_.Clear();
-  written_.Clear();
-  to_gpu_.Reset();
-  from_gpu_.Reset();
-  if (scratch_.used_bytes() < kEnoughScratchBytes) return;
-  inputs_.clear();
-  scratch_.Reset();
 }
 
 void VulkanDevice::Checkpoint() {

@@ -1,8 +1,6 @@
-// MLA and the router on the GPU.
+// MLA on the GPU.
 #include <algorithm>
 #include <climits>
-#include <cstring>
-#include <numeric>
 
 #include "base/check.h"
 #include "base/format.h"
@@ -24,9 +22,6 @@ constexpr int64_t kMostHeads = 8;  // of a workgroup; one where multiply-adds ar
 // So few workgroups of segments are made workgroups of blocks.
 constexpr int64_t kFewGroups = 256;
 constexpr int64_t kMostSpanBytes = int64_t{128} << 20;
-// shaders/router.comp
-constexpr int64_t kMostExperts = 1024;
-constexpr int64_t kMostPicks = 64;
 
 const char* FormatName(WeightFormat format) {
   if (format == WeightFormat::kF32) return "f32";
@@ -329,58 +324,6 @@ void VulkanDevice::RecordExpand(const Matrix& kv_b, const HeldMatrix& held, cons
     Commands().ExactProducts(kv_b.format, table.begin, U32(heads), U32(n));
   }
   commands_bytes_ += static_cast<uint64_t>(kv_b.rows * kv_b.row_bytes());
-}
-
-// ---- the router ----
-
-void VulkanDevice::RouterTopK(int32_t* host_ids, float* host_weights, const float* logits,
-                              const float* host_bias, int64_t n, const RouterParams& params) {
-  const Rows in = Whole(logits, n * params.num_experts);
-  const bool fits =
-      n <= kMostGroups && params.num_experts <= kMostExperts && params.top_k <= kMostPicks;
-  if (fits && IsThere({in}) && FetchPicks(host_ids, host_weights, in, host_bias, n, params)) return;
-  OnHost({in}, {},
-         [&] { host_->RouterTopK(host_ids, host_weights, logits, host_bias, n, params); });
-}
-
-bool VulkanDevice::FetchPicks(int32_t* host_ids, float* host_weights, const Rows& logits,
-                              const float* host_bias, int64_t n, const RouterParams& params) {
-  struct Job {
-    VkDeviceAddress logits;
-    VkDeviceAddress bias;
-    VkDeviceAddress ids;
-    VkDeviceAddress weights;
-    uint32_t num_experts;
-    uint32_t top_k;
-    uint32_t renormalize;
-    uint32_t scaling_factor;
-  };
-  CloseColumns();
-  if (!valid_.Contains(logits.begin(), logits.end())) return false;
-  const auto bytes = static_cast<size_t>(n * params.top_k) * sizeof(float);
-  try {
-    const VkDeviceAddress bias = AddressOf(VectorOf(host_bias, params.num_experts));
-    const GpuArena::Piece picks = scratch_.Take(2 * bytes);
-    const GpuArena::Piece piece = from_gpu_.Take(2 * bytes);
-    const DeviceRange reads[] = {RangeOf(logits)};
-    const DeviceRange range{picks.address(), 2 * bytes};
-    Order(reads, {&range, 1});
-    Commands().RunArithmetic("router",
-                             Job{AddressOf(logits), bias, picks.address(), picks.address() + bytes,
-                                 U32(params.num_experts), U32(params.top_k),
-                                 params.renormalize ? 1u : 0u, Bits(params.scaling_factor)},
-                             U32(n));
-    Order({&range, 1}, {});
-    Commands().Copy(*piece.buffer, piece.offset, *picks.buffer, picks.offset, 2 * bytes);
-    std::vector<std::byte> both(2 * bytes);
-    WaitForPiece(piece, both.data(), both.size());
-    std::memcpy(host_ids, both.data(), bytes);
-    std::memcpy(host_weights, both.data() + bytes, bytes);
-  } catch (const Error& error) {
-    Lose(error.what());
-    return false;
-  }
-  return true;
 }
 
 }  // namespace deltafin

@@ -14,7 +14,9 @@ namespace {
 
 // Values of activations, and of results, that one turn takes.
 constexpr int64_t kTurnFloats = int64_t{1} << 24;
-// Of weights, after which what was recorded is handed over.
+// Positions that take a product about as long as reading its weights does.
+constexpr int64_t kReadTogether = 16;
+// Of weights that join a product before it is asked whether to hand over what was recorded.
 constexpr uint64_t kMostJoinedBytes = uint64_t{256} << 20;
 // shaders/residual_mix.comp
 constexpr int64_t kMostSources = 16;
@@ -127,7 +129,7 @@ bool VulkanDevice::GpuMatMul(const Matrix& w, const HeldMatrix& held, const floa
     job.n = U32(n);
     job.y_stride = U32(y_stride);
     job.least = LeastQuantum(w, held);
-    commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes());
+    commands_bytes_ += static_cast<uint64_t>(w.rows * w.row_bytes() * (1 + n / kReadTogether));
     if (held.is_in_place) {
       RecordInPlace(job, 0, 1, job.n, has_operators_ && job.least != INT_MIN);
       return;
@@ -150,13 +152,14 @@ bool VulkanDevice::ContinueProduct(const Matrix& w, const HeldMatrix& held, cons
   if (last.n != 1 || last.cols != U32(w.cols) || last.plain_x != AddressOf(in) ||
       last.y + last.rows * sizeof(float) != range.begin || read_.Overlaps(range.begin, end) ||
       written_.Overlaps(range.begin, end) || kept_.Overlaps(out.begin(), out.end()) ||
-      commands_bytes_ >= kMostJoinedBytes) {
+      next_product_->joined_bytes >= kMostJoinedBytes) {
     return false;
   }
   const auto bytes = static_cast<uint64_t>(w.rows * LaidOutRowBytes(w.format, w.cols));
   last.rows += U32(w.rows);
   last.least = std::max(last.least, LeastQuantum(w, held));
   next_product_->weights_end += bytes;
+  next_product_->joined_bytes += bytes;
   commands_bytes_ += bytes;
   written_.Add(range.begin, end);
   Wrote({out}, false);
@@ -174,11 +177,12 @@ void VulkanDevice::AddProduct(WeightFormat format, const ProductJob& job, uint64
       last.rows += job.rows;
       last.least = std::max(last.least, job.least);
       next_product_->weights_end = weights_end;
+      next_product_->joined_bytes = 0;
       return;
     }
   }
   Commands();  // what comes before it
-  next_product_ = NextProduct{format, job, weights_end};
+  next_product_ = NextProduct{format, job, weights_end, 0};
 }
 
 void VulkanDevice::RecordProduct() {
@@ -419,11 +423,13 @@ void VulkanDevice::Copy(void* dst, const void* src, size_t bytes) {
     };
     KeptStep step;
     if (kept_.Contains(from.begin(), from.end())) {
-      step = {to, from, {}, {}, {}, [run](const float*) { run(); }};
+      step.write = to;
+      step.from = from;
+      step.again = [run](const float*) { run(); };
     } else if (into_kept) {
-      step = {to, {}, {from},
-              {}, {}, [dst, bytes](const float* values) {
-                std::memcpy(dst, values, bytes); }};
+      step.write = to;
+      step.inputs = {from};
+      step.again = [dst, bytes](const float* values) { std::memcpy(dst, values, bytes); };
     }
     const Operands writes = step.again ? Operands{} : Operands{to};
     if (OnGpuKeeping({from}, writes, std::move(step), record, run)) return;

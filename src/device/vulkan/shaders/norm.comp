@@ -10,13 +10,14 @@
 #include "laid_out.glsl"
 
 #ifdef LAY_OUT
-const uint kThreads = 256;
-const uint kAhead = 7;  // loads that are under way at a time
+#define STAGED_ROWS 1
+#include "staged.glsl"
+const uint kThreads = kStagers;
+layout(local_size_x = 256) in;
 #else
 const uint kThreads = 128;
-const uint kAhead = 1;
+layout(local_size_x = 128) in;
 #endif
-layout(local_size_x = kThreads) in;
 
 layout(push_constant, std430) uniform Job {
   Floats y;
@@ -37,16 +38,43 @@ shared uint least_result;
 shared double sums[kLanes];
 shared uint factor;
 
+#ifdef LAY_OUT
+// Result i of the row; returns the least exponent field so far.
+uint Put(uint i, uint value, uint exponent) {
+  y.at[gl_WorkGroupID.x * stride + i] = value;
+  laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = value;
+  return min(exponent, Exponent(value));
+}
+#endif
+
 void main() {
   uint thread = gl_LocalInvocationID.x;
   uint first = gl_WorkGroupID.x * stride;
   if (thread == 0) least_exponent = least_result = 255u;
   barrier();
+#ifdef LAY_OUT
+  uint of_values = 255u;
+  float sum = 0.0;
+  uint next[kEach] = LoadPiece(x, first, dim, 0, thread);
+  uint scales[kEach] = LoadPiece(weights, 0, dim, 0, thread);  // come meanwhile
+  for (uint from = 0; from < dim; from += kPiece) {
+    of_values = StagePiece(next, 0, thread, of_values);
+    next = LoadPiece(x, first, dim, from + kPiece, thread);
+    barrier();
+    if (thread < kLanes) sum = AddPieces(sum, 0, 0, dim, from, thread);
+    barrier();
+  }
+  atomicMin(least_exponent, of_values);
+#else
   atomicMin(least_exponent, LeastExponent(x, first, dim, thread, kThreads));
+#endif
   barrier();
   if (thread < kLanes) {
     if (2 * Quantum(least_exponent) >= least) {
-      sums[thread] = FromBits(floatBitsToUint(LaneSum(x, first, x, first, dim, thread)));
+#ifndef LAY_OUT
+      float sum = LaneSum(x, first, x, first, dim, thread);
+#endif
+      sums[thread] = FromBits(floatBitsToUint(sum));
     } else {
       sums[thread] = ExactLaneSum(x, first, x, first, dim, thread);
     }
@@ -64,39 +92,54 @@ void main() {
     factor = ToBits(Div(1.0lf, Sqrt(Add(mean, FromBits(eps)))));
   }
   barrier();
-  uint exponent = 255u;
-  for (uint from = thread; from < dim; from += kAhead * kThreads) {
-    uint values[kAhead];
-    uint scales[kAhead];
-    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
-      uint i = min(from + j * kThreads, dim - 1);
-      values[j] = x.at[first + i];
-#ifdef L2
-      scales[j] = dim_bits;
-#else
-      scales[j] = weights.at[i];
-#endif
-    }
-    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
-      uint i = from + j * kThreads;
-      if (i >= dim) break;
-      uint value = MulBits(MulBits(values[j], factor), scales[j]);
-#ifdef GATED
-      value = MulBits(value, SigmoidBits(gate.at[first + i]));
-#endif
-      y.at[first + i] = value;
 #ifdef LAY_OUT
-      exponent = min(exponent, Exponent(value));
-      laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = value;
-#endif
+  uint exponent = 255u;
+  for (uint from = 0; from < dim; from += kPiece) {
+    uint values[kEach];
+    [[unroll]] for (uint j = 0; j < kEach; ++j) values[j] = staged[j * kThreads + thread];
+    if (dim > kPiece) values = LoadPiece(x, first, dim, from, thread);
+    if (from > 0) scales = LoadPiece(weights, 0, dim, from, thread);
+    bool doubtful = false;
+    [[unroll]] for (uint j = 0; j < kEach; ++j) {
+      precise float scaled = uintBitsToFloat(values[j]) * uintBitsToFloat(factor);
+      precise float result = scaled * uintBitsToFloat(scales[j]);
+      uint half_way = floatBitsToUint(scaled);
+      uint bits = floatBitsToUint(result);
+      doubtful = doubtful || IsDoubtful(half_way, values[j], factor, 0u) ||
+                 IsDoubtful(bits, half_way, scales[j], 0u);
+      values[j] = bits;
+    }
+    if (doubtful) {
+      [[dont_unroll]] for (uint j = 0; j < kEach; ++j) {
+        uint i = from + j * kThreads + thread;
+        if (i >= dim) break;
+        exponent = Put(i, MulBits(MulBits(x.at[first + i], factor), weights.at[i]), exponent);
+      }
+      continue;
+    }
+    [[unroll]] for (uint j = 0; j < kEach; ++j) {
+      uint i = from + j * kThreads + thread;
+      if (i < dim) exponent = Put(i, values[j], exponent);
     }
   }
-#ifdef LAY_OUT
   for (uint i = dim + thread; i < Padded(dim); i += kThreads) {
     laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = 0u;
   }
   atomicMin(least_result, exponent);
   barrier();
   if (thread == 0) quanta.at[gl_WorkGroupID.x] = uint(Quantum(least_result));
+#else
+  for (uint i = thread; i < dim; i += kThreads) {
+#ifdef L2
+    uint scale = dim_bits;
+#else
+    uint scale = weights.at[i];
+#endif
+    uint value = MulBits(MulBits(x.at[first + i], factor), scale);
+#ifdef GATED
+    value = MulBits(value, SigmoidBits(gate.at[first + i]));
+#endif
+    y.at[first + i] = value;
+  }
 #endif
 }

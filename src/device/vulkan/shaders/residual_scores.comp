@@ -4,8 +4,10 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "dot.glsl"
+#define STAGED_ROWS 2
+#include "staged.glsl"
 
-const uint kThreads = 256;
+const uint kThreads = kStagers;
 layout(local_size_x = 256) in;
 
 layout(push_constant, std430) uniform Job {
@@ -37,19 +39,33 @@ void main() {
 
   if (thread < 2) least_exponent[thread] = 255u;
   barrier();
-  atomicMin(least_exponent[0], LeastExponent(source, first, dim, thread, kThreads));
-  atomicMin(least_exponent[1], LeastExponent(query, 0, dim, thread, kThreads));
-  barrier();
   uint which = thread / kApart;
   uint lane = thread % kApart;
-  if (which < 2 && lane < kLanes) {
+  bool is_lane = which < 2 && lane < kLanes;
+  uint of_source = 255u;
+  uint of_query = 255u;
+  float sum = 0.0;
+  uint next[kEach] = LoadPiece(source, first, dim, 0, thread);
+  uint next_query[kEach] = LoadPiece(query, 0, dim, 0, thread);
+  for (uint from = 0; from < dim; from += kPiece) {
+    of_source = StagePiece(next, 0, thread, of_source);
+    of_query = StagePiece(next_query, kPiece, thread, of_query);
+    next = LoadPiece(source, first, dim, from + kPiece, thread);
+    next_query = LoadPiece(query, 0, dim, from + kPiece, thread);
+    barrier();
+    if (is_lane) sum = AddPieces(sum, 0, which * kPiece, dim, from, lane);
+    barrier();
+  }
+  atomicMin(least_exponent[0], of_source);
+  atomicMin(least_exponent[1], of_query);
+  barrier();
+  if (is_lane) {
     int quantum = Quantum(least_exponent[0]);
     Floats other = source;
     if (which == 1) other = query;
     uint other_first = which == 1 ? 0 : first;
     if (quantum + Quantum(least_exponent[which]) >= least) {
-      sums[which][lane] = FromBits(
-          floatBitsToUint(LaneSum(source, first, other, other_first, dim, lane)));
+      sums[which][lane] = FromBits(floatBitsToUint(sum));
     } else {
       sums[which][lane] = ExactLaneSum(source, first, other, other_first, dim, lane);
     }

@@ -7,10 +7,11 @@
 #include "exact.glsl"
 #include "doubt.glsl"
 
-const uint kThreads = 128;
+const uint kThreads = 256;
 const uint kMostExperts = 1024;
 const uint kMostPicks = 64;
-layout(local_size_x = 128) in;
+const uint kEach = 4;  // neighbouring experts of a thread
+layout(local_size_x = 256) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Floats { uint at[]; };
 layout(push_constant, std430) uniform Job {
@@ -25,65 +26,55 @@ layout(push_constant, std430) uniform Job {
 };
 
 shared uint score[kMostExperts];
-shared double biased[kMostExperts];
-shared uint is_picked[kMostExperts / 32];
-shared double best_value[kThreads];
-shared uint best[kThreads];
+shared uvec4 keys[kThreads];  // in the order of the biased scores; 0 for no expert
 shared uint picks[kMostPicks];
+shared double sum;
 
-// The first of equals is the better one.
-bool IsBetter(double value, uint expert, double than_value, uint than) {
-  if (expert == num_experts || than == num_experts) return expert != num_experts;
-  return value > than_value || (value == than_value && expert < than);
-}
+// Larger for larger floats; never 0 (but for a NaN that no expert has).
+uint KeyOf(uint bits) { return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u; }
 
-void Weigh(uint position) {
-  double sum = 0.0lf;
-  for (uint i = 0; i < top_k; ++i) sum = Add(sum, FromBits(score[picks[i]]));
-  sum = Add(sum, FromBits(0x1e3ce508u));  // 1e-20
-  [[dont_unroll]] for (uint i = 0; i < top_k; ++i) {
+void main() {
+  uint thread = gl_LocalInvocationID.x;
+  uint position = gl_WorkGroupID.x;
+  uvec4 mine = uvec4(0u);
+  [[dont_unroll]] for (uint j = 0; j < kEach; ++j) {
+    uint e = thread * kEach + j;
+    if (e < num_experts) {
+      double s = FastSigmoid(FromBits(logits.at[position * num_experts + e]));
+      score[e] = ToBits(s);
+      mine[j] = KeyOf(ToBits(Add(s, FromBits(bias.at[e]))));
+    }
+  }
+  keys[thread] = mine;
+  barrier();
+  // An expert's place is the number of those that are better, and of its equals before it.
+  uint place[kEach];
+  [[unroll]] for (uint j = 0; j < kEach; ++j) place[j] = 0u;
+  for (uint first = 0; first < num_experts; first += kEach) {
+    uvec4 others = keys[first / kEach];
+    [[unroll]] for (uint j = 0; j < kEach; ++j) {
+      uint e = thread * kEach + j;
+      [[unroll]] for (uint i = 0; i < kEach; ++i) {
+        bool is_better = others[i] > mine[j] || (others[i] == mine[j] && first + i < e);
+        place[j] += is_better ? 1u : 0u;
+      }
+    }
+  }
+  [[unroll]] for (uint j = 0; j < kEach; ++j) {
+    uint e = thread * kEach + j;
+    if (e < num_experts && place[j] < top_k) picks[place[j]] = e;
+  }
+  barrier();
+  if (thread == 0) {
+    double all = 0.0lf;
+    [[dont_unroll]] for (uint i = 0; i < top_k; ++i) all = Add(all, FromBits(score[picks[i]]));
+    sum = Add(all, FromBits(0x1e3ce508u));  // 1e-20
+  }
+  barrier();
+  for (uint i = thread; i < top_k; i += kThreads) {
     double weight = FromBits(score[picks[i]]);
     if (renormalize != 0u && top_k > 1u) weight = Div(weight, sum);
     weights.at[position * top_k + i] = ToBits(Mul(weight, FromBits(scaling_factor)));
     ids.at[position * top_k + i] = picks[i];
   }
-}
-
-void main() {
-  uint thread = gl_LocalInvocationID.x;
-  uint position = gl_WorkGroupID.x;
-  for (uint e = thread; e < num_experts; e += kThreads) {
-    double s = FastSigmoid(FromBits(logits.at[position * num_experts + e]));
-    score[e] = ToBits(s);
-    biased[e] = Add(s, FromBits(bias.at[e]));
-  }
-  if (thread < kMostExperts / 32) is_picked[thread] = 0u;
-  barrier();
-  for (uint pick = 0; pick < top_k; ++pick) {
-    uint expert = num_experts;
-    double value = 0.0lf;
-    for (uint e = thread; e < num_experts; e += kThreads) {
-      if ((is_picked[e / 32] >> (e % 32) & 1u) != 0u) continue;
-      if (!IsBetter(biased[e], e, value, expert)) continue;
-      expert = e;
-      value = biased[e];
-    }
-    best[thread] = expert;
-    best_value[thread] = value;
-    for (uint width = kThreads / 2; width > 0; width /= 2) {
-      barrier();
-      uint other = thread + width;
-      if (thread < width &&
-          IsBetter(best_value[other], best[other], best_value[thread], best[thread])) {
-        best[thread] = best[other];
-        best_value[thread] = best_value[other];
-      }
-    }
-    if (thread == 0) {
-      picks[pick] = best[0];
-      is_picked[best[0] / 32] |= 1u << (best[0] % 32);
-    }
-    barrier();
-  }
-  if (thread == 0) Weigh(position);
 }
