@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "deltafin/error.h"
 #include "io/read_loop.h"
 #include "io/system_file.h"
 
