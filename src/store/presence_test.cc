@@ -239,7 +239,7 @@ TEST_F(PresenceFileTest, AJournalThatCannotBeReadAgainEndsTheReadAndNotTheQueue)
     Waiter waiter;
     const ReadRequest request{file.get(), 0, 10, buffer, ReadPriority::kDemand, 1, &waiter};
     queue->Submit({&request, 1});
-    EXPECT_EQ(waiter.Wait() == "", works);
+    EXPECT_EQ(waiter.Wait().empty(), works);
     faulty.ClearFaults();
   }
 }
