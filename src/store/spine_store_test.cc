@@ -204,9 +204,12 @@ TEST_P(SpineStoreTest, WhatTheKeeperHoldsIsReadOnce) {
       }
     }
   };
+  const auto is_kept = [&] { return store->Acquire(1)->IsKept(SpineMatrix::kRoutedDown); };
+  EXPECT_FALSE(is_kept());
   check_all();
   const int after_first = reads;
   check_all();
+  EXPECT_TRUE(is_kept());
   EXPECT_EQ(reads, after_first);
   ASSERT_NE(store->ResidentRouter(1), nullptr);
   EXPECT_EQ(store->ResidentRouter(1)->data, nullptr);
@@ -219,6 +222,7 @@ TEST_P(SpineStoreTest, WhatTheKeeperHoldsIsReadOnce) {
   EXPECT_EQ(std::memcmp(router.data, keeper_.Use(*store->ResidentRouter(1)), bytes.size()), 0);
   keeper_.Lose();
   EXPECT_EQ(store->ResidentRouter(1), nullptr);
+  EXPECT_FALSE(is_kept());
   const int before_loss = reads;
   check_all();
   EXPECT_GE(reads, before_loss + static_cast<int>(pieces.size()) / 2);

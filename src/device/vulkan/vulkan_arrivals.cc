@@ -100,7 +100,7 @@ std::shared_ptr<const std::vector<float>> VulkanDevice::ValuesOf(Arrival& arriva
     Kick();  // the GPU goes on
     WaitFor(arrival.ticket);
     Collect(arrival);
-    const auto values = arrival.values;
+    auto values = arrival.values;
     FreeStaged();
     return values;
   } catch (const Error& error) {

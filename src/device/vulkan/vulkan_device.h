@@ -4,7 +4,8 @@
 // Activations and states are in host memory, and what the GPU works on has a shadow in its own.
 // Operators are recorded as they are asked for, run while the host goes on, and are waited for
 // before the host could see a result; only then is anything changed in host memory. So a lost GPU
-// costs nothing but time: what was under way is computed again by the host.
+// costs nothing but time: what was under way is computed again by the host. What the host needs
+// before that comes beside its memory, while the GPU goes on (vulkan_arrivals.cc).
 //
 // KDA states are too large to be brought to the host each time. They stay on the GPU until they are
 // asked for; what was added to them since the host had them last is kept in host memory, and added

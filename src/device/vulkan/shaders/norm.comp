@@ -8,16 +8,18 @@
 #include "dot.glsl"
 #include "doubt.glsl"
 #include "laid_out.glsl"
+#ifdef LAY_OUT
+#include "staged.glsl"
+#endif
 
 #ifdef LAY_OUT
-#define STAGED_ROWS 1
-#include "staged.glsl"
-const uint kThreads = kStagers;
-layout(local_size_x = 256) in;
+const uint kThreads = 256;
+const uint kAhead = 7;  // loads that are under way at a time
 #else
 const uint kThreads = 128;
-layout(local_size_x = 128) in;
+const uint kAhead = 1;
 #endif
+layout(local_size_x = kThreads) in;
 
 layout(push_constant, std430) uniform Job {
   Floats y;
@@ -38,15 +40,6 @@ shared uint least_result;
 shared double sums[kLanes];
 shared uint factor;
 
-#ifdef LAY_OUT
-// Result i of the row; returns the least exponent field so far.
-uint Put(uint i, uint value, uint exponent) {
-  y.at[gl_WorkGroupID.x * stride + i] = value;
-  laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = value;
-  return min(exponent, Exponent(value));
-}
-#endif
-
 void main() {
   uint thread = gl_LocalInvocationID.x;
   uint first = gl_WorkGroupID.x * stride;
@@ -56,7 +49,6 @@ void main() {
   uint of_values = 255u;
   float sum = 0.0;
   uint next[kEach] = LoadPiece(x, first, dim, 0, thread);
-  uint scales[kEach] = LoadPiece(weights, 0, dim, 0, thread);  // come meanwhile
   for (uint from = 0; from < dim; from += kPiece) {
     of_values = StagePiece(next, 0, thread, of_values);
     next = LoadPiece(x, first, dim, from + kPiece, thread);
@@ -92,54 +84,39 @@ void main() {
     factor = ToBits(Div(1.0lf, Sqrt(Add(mean, FromBits(eps)))));
   }
   barrier();
-#ifdef LAY_OUT
   uint exponent = 255u;
-  for (uint from = 0; from < dim; from += kPiece) {
-    uint values[kEach];
-    [[unroll]] for (uint j = 0; j < kEach; ++j) values[j] = staged[j * kThreads + thread];
-    if (dim > kPiece) values = LoadPiece(x, first, dim, from, thread);
-    if (from > 0) scales = LoadPiece(weights, 0, dim, from, thread);
-    bool doubtful = false;
-    [[unroll]] for (uint j = 0; j < kEach; ++j) {
-      precise float scaled = uintBitsToFloat(values[j]) * uintBitsToFloat(factor);
-      precise float result = scaled * uintBitsToFloat(scales[j]);
-      uint half_way = floatBitsToUint(scaled);
-      uint bits = floatBitsToUint(result);
-      doubtful = doubtful || IsDoubtful(half_way, values[j], factor, 0u) ||
-                 IsDoubtful(bits, half_way, scales[j], 0u);
-      values[j] = bits;
+  for (uint from = thread; from < dim; from += kAhead * kThreads) {
+    uint values[kAhead];
+    uint scales[kAhead];
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+      uint i = min(from + j * kThreads, dim - 1);
+      values[j] = x.at[first + i];
+#ifdef L2
+      scales[j] = dim_bits;
+#else
+      scales[j] = weights.at[i];
+#endif
     }
-    if (doubtful) {
-      [[dont_unroll]] for (uint j = 0; j < kEach; ++j) {
-        uint i = from + j * kThreads + thread;
-        if (i >= dim) break;
-        exponent = Put(i, MulBits(MulBits(x.at[first + i], factor), weights.at[i]), exponent);
-      }
-      continue;
-    }
-    [[unroll]] for (uint j = 0; j < kEach; ++j) {
-      uint i = from + j * kThreads + thread;
-      if (i < dim) exponent = Put(i, values[j], exponent);
+    [[unroll]] for (uint j = 0; j < kAhead; ++j) {
+      uint i = from + j * kThreads;
+      if (i >= dim) break;
+      uint value = MulBits(MulBits(values[j], factor), scales[j]);
+#ifdef GATED
+      value = MulBits(value, SigmoidBits(gate.at[first + i]));
+#endif
+      y.at[first + i] = value;
+#ifdef LAY_OUT
+      exponent = min(exponent, Exponent(value));
+      laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = value;
+#endif
     }
   }
+#ifdef LAY_OUT
   for (uint i = dim + thread; i < Padded(dim); i += kThreads) {
     laid_out.at[gl_WorkGroupID.x * Padded(dim) + PlaceOf(i)] = 0u;
   }
   atomicMin(least_result, exponent);
   barrier();
   if (thread == 0) quanta.at[gl_WorkGroupID.x] = uint(Quantum(least_result));
-#else
-  for (uint i = thread; i < dim; i += kThreads) {
-#ifdef L2
-    uint scale = dim_bits;
-#else
-    uint scale = weights.at[i];
-#endif
-    uint value = MulBits(MulBits(x.at[first + i], factor), scale);
-#ifdef GATED
-    value = MulBits(value, SigmoidBits(gate.at[first + i]));
-#endif
-    y.at[first + i] = value;
-  }
 #endif
 }

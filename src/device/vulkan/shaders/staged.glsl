@@ -1,9 +1,12 @@
 // Lane sums (dot.glsl) of long rows by a workgroup of 256 threads: all of them bring pieces of up to
 // two rows to shared memory, each while the lanes add up the one before it.
 const uint kStagers = 256;
-//   STAGED_ROWS
-const uint kEach = 28 / STAGED_ROWS;  // values of a row that a thread brings
+const uint kEach = 7;  // values of a row that a thread brings
 const uint kPiece = kStagers * kEach;
+
+#ifndef STAGED_ROWS
+#define STAGED_ROWS 1
+#endif
 shared uint staged[STAGED_ROWS * kPiece];
 
 // What a piece that begins at value `from` has of a row for this thread; zeros after the row's end.
