@@ -9,6 +9,7 @@ import os
 import platform
 import resource
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -282,6 +283,23 @@ class Run(unittest.TestCase):
                 last = done.stderr.decode().strip().splitlines()[-1]
                 self.assertTrue(last.startswith("deltafin: "), last)
                 self.assertIn(expected, last)
+
+    def test_a_shard_with_holes_is_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree(NANO, os.path.join(folder, "model"))
+            shard = sorted(f for f in os.listdir(model) if f.endswith(".safetensors"))[-1]
+            path = os.path.join(model, shard)
+            size = os.path.getsize(path)
+            args = ("run", "--prompt", "a", "--max-new", "1", "--model", model)
+            self.assertNotIn("holes", run(*args).stderr.decode())
+            # The last 64 KiB were never written; written over, they would still take room.
+            with open(path, "rb") as old:
+                kept = old.read(size - 65536)
+            os.remove(path)
+            with open(path, "wb") as new:
+                new.write(kept)
+                new.truncate(size)
+            self.assertIn("holes: 1 of 14 shards", run(*args, check=False).stderr.decode())
 
     def test_opens_as_many_files_as_the_system_allows(self):
         # k3-nano has 14 shards, and the program some files of its own.

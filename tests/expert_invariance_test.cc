@@ -85,6 +85,7 @@ class AwaitedSpine final : public SpineStore {
       while (meanwhile()) ++store_.num_done_[id];
       lease_->ForEachPiece(id, use, meanwhile);
     }
+    bool IsKept(SpineMatrix id) const override { return lease_->IsKept(id); }
     Matrix Whole(SpineMatrix id) override { return lease_->Whole(id); }
 
    private:

@@ -272,8 +272,7 @@ std::vector<std::string> EngineImpl::Describe() const {
   }
   if (!reads_note_.empty()) lines.push_back("reads: " + reads_note_);
   if (!spine_note_.empty()) lines.push_back(spine_note_);
-  const std::string reminder = model_files_.Reminder(*checkpoint_);
-  if (!reminder.empty()) lines.push_back(reminder);
+  for (std::string& line : model_files_.Reminders(*checkpoint_)) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -60,12 +60,27 @@ enum class Place : uint8_t {
   kColon,
 };
 
+// Lets go of a chain link by link: one that each link's destructor lets go of is as deep a
+// recursion as it is long, and a model may open 100,000 arrays.
+template <class Link>
+void LetGo(std::shared_ptr<const Link> chain, std::shared_ptr<const Link> Link::*rest) {
+  while (chain != nullptr && chain.use_count() == 1) {
+    chain = std::move(const_cast<Link&>(*chain).*rest);
+  }
+}
+
 }  // namespace
 
 // The names that an object has so far.
 struct JsonAcceptor::UsedKey {
   std::string spelling;
   std::shared_ptr<const UsedKey> next;
+
+  UsedKey(std::string name, std::shared_ptr<const UsedKey> before)
+      : spelling(std::move(name)), next(std::move(before)) {}
+  ~UsedKey() { LetGo(std::move(next), &UsedKey::next); }
+  UsedKey(const UsedKey&) = delete;
+  UsedKey& operator=(const UsedKey&) = delete;
 };
 
 // The innermost value that is open. What is around it cannot change any more, and is shared: the
@@ -84,6 +99,12 @@ struct JsonAcceptor::Frame {
   std::shared_ptr<const UsedKey> used;
   std::shared_ptr<const Frame> outer;
 
+  Frame() = default;
+  ~Frame() { LetGo(std::move(outer), &Frame::outer); }
+  Frame(const Frame&) = default;
+  Frame(Frame&&) = default;
+  Frame& operator=(const Frame&) = default;
+  Frame& operator=(Frame&&) = default;
   bool operator==(const Frame&) const = default;
 };
 
@@ -422,7 +443,7 @@ class JsonAcceptor::Stepper {
     for (const SchemaProperty& property : node.properties) {
       if (property.spelling == object.key) value_node = property.node;
     }
-    object.used = std::make_shared<UsedKey>(UsedKey{std::move(object.key), object.used});
+    object.used = std::make_shared<UsedKey>(std::move(object.key), object.used);
     object.key.clear();
     object.phase = Place::kAfterValue;
     Frame value;

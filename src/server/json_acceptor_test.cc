@@ -236,6 +236,13 @@ TEST(JsonAcceptorTest, AlternativesMayNameEachOther) {
   ExpectWhole(schema + ", \"$ref\": \"#/$defs/d0\"}", {"null"});
 }
 
+// A schema that names itself has no bottom.
+TEST(JsonAcceptorTest, DepthAndLengthTakeNoStack) {
+  const auto arrays = Schema(R"({"type": "array", "items": {"$ref": "#"}})");
+  EXPECT_EQ(Judge(arrays, std::string(300'000, '[')), Verdict::kBegin);
+  EXPECT_EQ(Judge(arrays, std::string(300'000, '[') + std::string(300'000, ']')), Verdict::kWhole);
+}
+
 TEST(JsonAcceptorTest, CopiesAreIndependent) {
   JsonAcceptor one(Schema(R"({"enum": ["ab", "ac"]})"));
   ASSERT_TRUE(one.Push('"') && one.Push('a'));

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "deltafin/error.h"
+#include "io/sparse_file.h"
 #include "store/checkpoint.h"
 #include "store/range_filler.h"
 #include "store/streamed_queue.h"
@@ -114,7 +115,13 @@ LocalShare ModelFiles::ShareOf(const Checkpoint& checkpoint) const {
   return share;
 }
 
-std::string ModelFiles::Reminder(const Checkpoint& checkpoint) const {
+std::vector<std::string> ModelFiles::Reminders(const Checkpoint& checkpoint) const {
+  std::vector<std::string> lines{StreamingLine(checkpoint), HolesLine(checkpoint)};
+  std::erase(lines, "");
+  return lines;
+}
+
+std::string ModelFiles::StreamingLine(const Checkpoint& checkpoint) const {
   if (!streaming()) return "";
   const LocalShare share = ShareOf(checkpoint);
   if (share.missing_bytes() == 0) return "";
@@ -139,6 +146,22 @@ std::string ModelFiles::Reminder(const Checkpoint& checkpoint) const {
   line += format(". To fetch all of it ({}): deltafin setup --full --dir {}",
                  Gb(share.missing_bytes()), checkpoint.dir());
   return line;
+}
+
+// A shard without a map counts as complete: it came from elsewhere, or the map was deleted.
+std::string ModelFiles::HolesLine(const Checkpoint& checkpoint) const {
+  int num_shards = 0;
+  const std::lock_guard lock(mutex_);
+  for (uint32_t i = 0; i < checkpoint.num_shards(); ++i) {
+    const ReadableFile& file = checkpoint.file(i);
+    num_shards += !shards_.contains(file.path()) && !IsFilled(file, 0, file.size());
+  }
+  if (num_shards == 0) return "";
+  return format(
+      "holes: {} of {} shards have parts that were never written, and nothing says that they are "
+      "incomplete: those parts are read as zeros. If the model is to be whole: deltafin setup "
+      "--full --dir {}",
+      num_shards, checkpoint.num_shards(), checkpoint.dir());
 }
 
 }  // namespace deltafin

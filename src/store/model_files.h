@@ -58,11 +58,13 @@ class ModelFiles final : public FileSystem {
   // Reads of what is missing go to the source, the others to `queue`.
   std::unique_ptr<ReadQueue> Wrap(std::unique_ptr<ReadQueue> queue);
   LocalShare ShareOf(const Checkpoint& checkpoint) const;
-  // One line for people: how much is here, what finishing takes and how. Empty when nothing is
-  // missing.
-  std::string Reminder(const Checkpoint& checkpoint) const;
+  // Lines for people: how much is here, what finishing takes and how; and shards with holes that
+  // no presence map explains. None when nothing is missing.
+  std::vector<std::string> Reminders(const Checkpoint& checkpoint) const;
 
  private:
+  std::string StreamingLine(const Checkpoint& checkpoint) const;
+  std::string HolesLine(const Checkpoint& checkpoint) const;
   struct Folder {
     std::optional<InstallLock> use;
     std::optional<InstallLock> fill;
