@@ -74,7 +74,7 @@ void AllowRepeats(CLI::Option* option) {
 
 void RefuseEmptyValues(CLI::App& app) {
   const auto every = [](const auto*) { return true; };
-  for (CLI::Option* option : app.get_options([](const CLI::Option*) { return true; })) {
+  for (CLI::Option* option : app.get_options(every)) {
     const bool takes_value = option->get_expected_max() > 0 && option->get_type_size_max() > 0;
     if (!takes_value || option->get_positional() || option->check_name("--system")) continue;
     option->check([](const std::string& text) {

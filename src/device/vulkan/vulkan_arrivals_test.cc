@@ -168,7 +168,8 @@ TEST_F(VulkanArrivalsTest, ALostGpuCostsNoBit) {
   }
 }
 
-// The GPU is still at work on what came after the experts' input when the host has computed them.
+// The GPU is still at work on what came after the experts' input when the host has computed them. A
+// machine that is busy elsewhere may not see it each time; a host that waits for all never does.
 TEST_F(VulkanArrivalsTest, TheHostsExpertsDoNotWaitForTheRest) {
   VulkanDevice& device = gpu_->Restart(kMuch, 0);
   const int64_t many = ManyPositions();
@@ -178,7 +179,9 @@ TEST_F(VulkanArrivalsTest, TheHostsExpertsDoNotWaitForTheRest) {
   const DeviceFloats z(device, kWidth);
   const DeviceFloats y(device, kTopK * kWidth);
   const DeviceFloats other(device, many * kLong);
-  for (const bool is_first : {true, false}) {
+  bool goes_on = false;
+  for (int attempt = 0; attempt < 6 && !goes_on; ++attempt) {
+    const bool is_first = attempt == 0;
     device.MatMul(down_.view, h.data(), z.data(), kWidth, 1);
     device.StartExperts(z.data(), 1, kWidth);
     device.MatMul(rest.view, x.data(), other.data(), kLong, is_first ? 1 : many);
@@ -186,8 +189,9 @@ TEST_F(VulkanArrivalsTest, TheHostsExpertsDoNotWaitForTheRest) {
     RunExperts(device, {0, 1, 2}, z.data(), y.data());
     EXPECT_EQ(device.num_waits(), waits + 1);
     if (is_first) continue;  // it was not known yet that some are the host's
-    EXPECT_LT(gpu_->gpu().Progress(), gpu_->gpu().use().submissions);
+    goes_on = gpu_->gpu().Progress() < gpu_->gpu().use().submissions;
   }
+  EXPECT_TRUE(goes_on);
 }
 
 // Picks that were asked for early are waited for alone.
@@ -204,15 +208,19 @@ TEST_F(VulkanArrivalsTest, ThePicksDoNotWaitForTheRest) {
   const std::vector<float> bias(kExperts, 0.125f);
   const RouterParams params{kExperts, kTopK, true, 2.5f};
   EXPECT_FALSE(device.StartRouter(logits.data(), bias.data(), 1, params));  // they are the host's
-  device.MatMul(router_.view, h.data(), logits.data(), kExperts, 1);
-  EXPECT_TRUE(device.StartRouter(logits.data(), bias.data(), 1, params));
-  device.MatMul(rest.view, x.data(), other.data(), kLong, many);
-  const int64_t waits = device.num_waits();
-  std::vector<int32_t> ids(kTopK);
-  std::vector<float> weights(kTopK);
-  device.RouterTopK(ids.data(), weights.data(), logits.data(), bias.data(), 1, params);
-  EXPECT_EQ(device.num_waits(), waits + 1);
-  EXPECT_LT(gpu_->gpu().Progress(), gpu_->gpu().use().submissions);
+  bool goes_on = false;
+  for (int attempt = 0; attempt < 5 && !goes_on; ++attempt) {
+    device.MatMul(router_.view, h.data(), logits.data(), kExperts, 1);
+    EXPECT_TRUE(device.StartRouter(logits.data(), bias.data(), 1, params));
+    device.MatMul(rest.view, x.data(), other.data(), kLong, many);
+    const int64_t waits = device.num_waits();
+    std::vector<int32_t> ids(kTopK);
+    std::vector<float> weights(kTopK);
+    device.RouterTopK(ids.data(), weights.data(), logits.data(), bias.data(), 1, params);
+    EXPECT_EQ(device.num_waits(), waits + 1);
+    goes_on = gpu_->gpu().Progress() < gpu_->gpu().use().submissions;
+  }
+  EXPECT_TRUE(goes_on);
 }
 
 }  // namespace
