@@ -9,10 +9,10 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "deltafin/error.h"
@@ -242,15 +242,17 @@ TEST_F(ExpertPrefetchTest, ARequestOfAnotherLayerTakesTheSlots) {
 
 TEST_F(ExpertPrefetchTest, LayersWhereHintsDoNotPayRestAndTryAgain) {
   const auto store = MakeStore(24);
-  std::set<uint64_t> guessed;  // offsets: their reads hang until their turn is over
+  // Reads of guesses hang until the turn of the guess is over, however late they begin.
+  std::map<uint64_t, std::atomic<int>> turn_of;  // by offset
   for (int64_t expert = 0; expert < 60; ++expert) {
-    guessed.insert(checkpoint_->ExpertSpan(3, expert).offset);
+    turn_of[checkpoint_->ExpertSpan(3, expert).offset] = 0;
   }
-  std::atomic<int> turn = 0;
+  int turn = 0;
   std::atomic<int> turns_over = 0;
   fs_.set_hook([&](const std::string&, uint64_t offset, std::span<std::byte>) {
-    if (!guessed.contains(offset)) return;
-    const int mine = turn;
+    const auto found = turn_of.find(offset);
+    if (found == turn_of.end()) return;
+    const int mine = found->second;
     for (int over = turns_over; over < mine; over = turns_over) turns_over.wait(over);
   });
   // Returns whether a hint was wanted.
@@ -259,12 +261,13 @@ TEST_F(ExpertPrefetchTest, LayersWhereHintsDoNotPayRestAndTryAgain) {
     const Ids guess = {first, first + 1, first + 2};
     const bool wants = store->WantsHint(3);
     ++turn;
-    if (right) turns_over = turn.load();
+    for (int32_t expert : guess) turn_of.at(checkpoint_->ExpertSpan(3, expert).offset) = turn;
+    if (right) turns_over = turn;
     store->Hint(3, guess);
     // They have started, so they cannot be taken back, and are in the way.
     Await([&] { return queue_.num_waiting(ReadPriority::kAhead) == 0; });
     EXPECT_TRUE(Consume(*store, 3, right ? guess : Ids{60, 61, 62, 63}));
-    turns_over = turn.load();
+    turns_over = turn;
     turns_over.notify_all();
     return wants;
   };
