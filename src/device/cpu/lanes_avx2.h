@@ -127,6 +127,7 @@ struct Avx2Lanes {
     return _mm256_castsi256_ps(
         _mm256_and_si256(pair, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u))));
   }
+  static constexpr int kGroupsOfScales = 1;
   // The scales of half a group: byte i / 4 for lane i. The byte goes to the top of its lane; one
   // shift makes it the exponent; 2^-127 (byte 0) is the subnormal 0x00400000.
   DF_LANE_FN F Scales(const uint8_t* p, int plane) {

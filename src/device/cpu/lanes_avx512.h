@@ -94,12 +94,22 @@ struct Avx512Lanes {
     __m512i dwords;
   };
   DF_LANE_FN Codes LoadCodes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-  // Weight j of each lane. vpermps takes the low four bits of each index.
+  // Weight j of each lane. vpermps takes the low four bits of each index. What is in the upper half
+  // of a lane is looked up there, as bf16 with zeros below: three shifts serve all eight weights.
+  // vpermw takes five bits, the fifth from the next weight: the table is there twice.
   template <int j>
   DF_LANE_FN F Decode(const Codes& codes) {
-    const __m512 table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
-                                        -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-    return _mm512_permutexvar_ps(_mm512_srli_epi32(codes.dwords, 4 * j), table);
+    const __m512i at = _mm512_srli_epi32(codes.dwords, 4 * (j % 4));
+    if constexpr (j < 4) {
+      const __m512 table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
+                                          -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+      return _mm512_permutexvar_ps(at, table);
+    }
+    const __m512i table = _mm512_broadcast_i32x8(_mm256_set_epi32(
+        static_cast<int32_t>(0xc0c0c080), static_cast<int32_t>(0xc040c000),
+        static_cast<int32_t>(0xbfc0bf80), static_cast<int32_t>(0xbf008000), 0x40c04080, 0x40404000,
+        0x3fc03f80, 0x3f000000));
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, at, table));
   }
   // The scales of a group: byte i / 4 for lane i. The byte goes to the top of its lane; one shift
   // makes it the exponent; 2^-127 (byte 0) is the subnormal 0x00400000.
@@ -113,6 +123,20 @@ struct Avx512Lanes {
     const __m512i top = _mm512_shuffle_epi8(_mm512_set1_epi32(four), spread);
     return _mm512_castsi512_ps(
         _mm512_max_epu32(_mm512_srli_epi32(top, 1), _mm512_set1_epi32(0x00400000)));
+  }
+
+  // The scales of four groups of a row, 16 of them, and those of one of the groups.
+  static constexpr int kGroupsOfScales = 4;
+  DF_LANE_FN F LoadScales4(const uint8_t* p) {
+    const __m512i bytes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm512_castsi512_ps(
+        _mm512_max_epu32(_mm512_slli_epi32(bytes, 23), _mm512_set1_epi32(0x00400000)));
+  }
+  template <int group>
+  DF_LANE_FN F ScalesOfGroup(F four) {
+    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * group)), four);
   }
 
   // out[i] = Sum16 of the 16 lanes at acc + 16 i, for i = 0 .. 15.

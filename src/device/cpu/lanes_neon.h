@@ -117,6 +117,7 @@ struct NeonLanes {
     if constexpr (j % 4 < 2) return vreinterpretq_f32_u32(vshlq_n_u32(pair, 16));
     return vreinterpretq_f32_u32(vandq_u32(pair, vdupq_n_u32(0xffff0000u)));
   }
+  static constexpr int kGroupsOfScales = 1;
   // The four lanes of a plane are one block of 32 weights. Byte 0 is the subnormal 2^-127.
   DF_LANE_FN F Scales(const uint8_t* p, int plane) {
     const uint32_t byte = p[plane];

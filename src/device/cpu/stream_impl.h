@@ -1,5 +1,5 @@
-// MatMul at one or few positions: the weights go from memory to registers once, four rows of 16
-// lanes at a time or fewer rows and more positions. Several positions take a block of columns after
+// MatMul at one or few positions: the weights go from memory to registers once, some rows of 16
+// lanes at a time, fewer for more positions. Several positions take a block of columns after
 // the other, so that their inputs stay in the L1 cache while 16 rows pass.
 #pragma once
 
@@ -98,31 +98,38 @@ inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, co
   StoreStreamLanes<A, R, P>(acc, sum);
 }
 
-// One plane of a group of 128 MXFP4 weights times P positions: sum = fma(partial sum, scale, sum).
-template <class A, int P>
-DF_LANE_FN void MxGroupStep(typename A::F* sum, int sum_stride, const uint8_t* codes_at,
-                            const uint8_t* scales_at, int plane, const float* const* x,
-                            int64_t x_at) {
+// One plane of a group of 128 MXFP4 weights of R rows times P positions: sum = fma(partial sum,
+// scale, sum).
+template <class A, int R, int P>
+DF_LANE_FN void MxGroupStep(typename A::F (&sum)[R][P][kPlanes<A>], int plane,
+                            const uint8_t* const (&codes_at)[R], const typename A::F (&scale)[R],
+                            const float* const* x, int64_t x_at) {
   using F = typename A::F;
-  const typename A::Codes codes = A::LoadCodes(codes_at);
-  F part[P];
-  const F first = A::template Decode<0>(codes);
-  DF_UNROLL for (int p = 0; p < P; ++p) part[p] = A::Mul(first, A::Load(x[p] + x_at));
-  const auto more = [&](F weight, int j) __attribute__((always_inline)) {
-    DF_UNROLL for (int p = 0; p < P; ++p) {
-      part[p] = A::Fma(weight, A::Load(x[p] + x_at + j * A::kWidth), part[p]);
+  typename A::Codes codes[R];
+  F part[R][P];
+  DF_UNROLL for (int r = 0; r < R; ++r) codes[r] = A::LoadCodes(codes_at[r]);
+  const auto step = [&]<int j>() __attribute__((always_inline)) {
+    DF_UNROLL for (int r = 0; r < R; ++r) {
+      const F weight = A::template Decode<j>(codes[r]);
+      DF_UNROLL for (int p = 0; p < P; ++p) {
+        const F value = A::Load(x[p] + x_at + j * A::kWidth);
+        part[r][p] = j == 0 ? A::Mul(weight, value) : A::Fma(weight, value, part[r][p]);
+      }
     }
   };
-  more(A::template Decode<1>(codes), 1);
-  more(A::template Decode<2>(codes), 2);
-  more(A::template Decode<3>(codes), 3);
-  more(A::template Decode<4>(codes), 4);
-  more(A::template Decode<5>(codes), 5);
-  more(A::template Decode<6>(codes), 6);
-  more(A::template Decode<7>(codes), 7);
-  const F scale = A::Scales(scales_at, plane);
-  DF_UNROLL for (int p = 0; p < P; ++p) sum[p * sum_stride] =
-      A::Fma(part[p], scale, sum[p * sum_stride]);
+  step.template operator()<0>();
+  step.template operator()<1>();
+  step.template operator()<2>();
+  step.template operator()<3>();
+  step.template operator()<4>();
+  step.template operator()<5>();
+  step.template operator()<6>();
+  step.template operator()<7>();
+  DF_UNROLL for (int r = 0; r < R; ++r) {
+    DF_UNROLL for (int p = 0; p < P; ++p) {
+      sum[r][p][plane] = A::Fma(part[r][p], scale[r], sum[r][p][plane]);
+    }
+  }
 }
 
 inline constexpr int64_t kMxGroupBytes = kMxGroup / 2;
@@ -156,27 +163,52 @@ inline void StreamMxfp4(float* acc, const WeightRows& w, const int64_t* rows, co
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
   const int64_t groups = cols / kMxGroup;
   int64_t at = 0;  // in a plane of x
-  for (int64_t g = 0; g < groups; ++g, at += 8 * A::kWidth) {
+  int64_t g = 0;
+  const auto next_group = [&](const auto& scale_of) __attribute__((always_inline)) {
+    const uint8_t* codes_at[R];
     DF_UNROLL for (int r = 0; r < R; ++r) {
       __builtin_prefetch(codes[r] + part.ahead + g * kMxGroupBytes, 0, 3);
     }
     DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+      F scale[R];
       DF_UNROLL for (int r = 0; r < R; ++r) {
-        MxGroupStep<A, P>(&sum[r][0][i], kPlanes<A>,
-                          codes[r] + g * kMxGroupBytes + i * A::kWidth * 4,
-                          scales[r] + g * kMxGroupScales, i, x, i * plane_stride + at);
+        codes_at[r] = codes[r] + g * kMxGroupBytes + i * A::kWidth * 4;
+        scale[r] = scale_of(r, i);
       }
+      MxGroupStep<A, R, P>(sum, i, codes_at, scale, x, i * plane_stride + at);
+    }
+    ++g;
+    at += 8 * A::kWidth;
+  };
+  if constexpr (A::kGroupsOfScales == 4) {
+    while (g + 4 <= groups) {
+      // Four rows have a cache line of scales for each four groups.
+      __builtin_prefetch(scales[0] + kAheadRows * w.scale_bytes + g / 4 * 64, 0, 3);
+      F four[R];
+      DF_UNROLL for (int r = 0; r < R; ++r) four[r] = A::LoadScales4(scales[r] + g * 4);
+      next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<0>(four[r]); });
+      next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<1>(four[r]); });
+      next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<2>(four[r]); });
+      next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<3>(four[r]); });
     }
   }
+  while (g < groups) {
+    next_group([&](int r, int i) { return A::Scales(scales[r] + g * kMxGroupScales, i); });
+  }
   if (groups * kMxGroup < cols) {
-    DF_UNROLL for (int r = 0; r < R; ++r) {
-      PaddedMxTail tail;
-      PaddedMxTail::Fill(&tail, codes[r] + groups * kMxGroupBytes,
+    PaddedMxTail tail[R];
+    const uint8_t* codes_at[R];
+    F scale[R];
+    for (int r = 0; r < R; ++r) {
+      PaddedMxTail::Fill(&tail[r], codes[r] + groups * kMxGroupBytes,
                          scales[r] + groups * kMxGroupScales, cols - groups * kMxGroup);
-      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
-        MxGroupStep<A, P>(&sum[r][0][i], kPlanes<A>, tail.codes + i * A::kWidth * 4, tail.scales, i,
-                          x, i * plane_stride + at);
+    }
+    DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+      DF_UNROLL for (int r = 0; r < R; ++r) {
+        codes_at[r] = tail[r].codes + i * A::kWidth * 4;
+        scale[r] = A::Scales(tail[r].scales, i);
       }
+      MxGroupStep<A, R, P>(sum, i, codes_at, scale, x, i * plane_stride + at);
     }
   }
   StoreStreamLanes<A, R, P>(acc, sum);
@@ -184,8 +216,13 @@ inline void StreamMxfp4(float* acc, const WeightRows& w, const int64_t* rows, co
 
 template <class A, class W>
 struct DenseStream {
+  // Eight rows or four at once, if there are registers for them: they share the inputs, and more
+  // reads are under way.
   template <int P>
-  static constexpr int kRows = A::kAccumulators / P >= 4 ? 4 : A::kAccumulators / P;
+  static constexpr int kRows = A::kAccumulators / P >= 8   ? 8
+                               : A::kAccumulators / P >= 4 ? 4
+                                                           : A::kAccumulators / P;
+  static constexpr int kTogether = kRows<1>;
   static constexpr bool kRowScale = W::kRowScale;
   static constexpr int64_t kUnit = kLanes;  // columns are padded to a multiple of this
   static constexpr int64_t Bytes(int64_t columns) { return columns * W::kBytes; }
@@ -204,7 +241,8 @@ template <class A>
 struct Mxfp4Stream {
   // Decoding takes registers, and the partial sums as many as the lanes.
   template <int P>
-  static constexpr int kRows = A::kAccumulators >= 16 ? 2 : 1;
+  static constexpr int kRows = A::kAccumulators < 16 ? 1 : P == 1 ? 4 : 2;
+  static constexpr int kTogether = 4;
   static constexpr bool kRowScale = false;
   static constexpr int64_t kUnit = kMxGroup;
   static constexpr int64_t Bytes(int64_t columns) { return columns / 2; }
@@ -218,12 +256,12 @@ struct Mxfp4Stream {
   }
 };
 
-// Four rows for P positions.
+// Stream::kTogether rows for P positions.
 template <class Stream, int P, bool kStart>
-inline void StreamQuad(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
+inline void StreamRows(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
                        const StreamColumns& part) {
   constexpr int R = Stream::template kRows<P>;
-  for (int r = 0; r < 4; r += R) {
+  for (int r = 0; r < Stream::kTogether; r += R) {
     Stream::template Run<R, P, kStart>(acc + r * kLanes, w, rows + r, x, part);
   }
 }
@@ -259,21 +297,22 @@ template <class Stream, bool kStart>
 inline void StreamSweep(float* acc, const WeightRows& w, int64_t row, int64_t count,
                         const float* const* x, int64_t n, int64_t next_columns,
                         StreamColumns part) {
-  for (int64_t quad = 0; quad < count; quad += 4) {
+  constexpr int64_t kSome = Stream::kTogether;
+  for (int64_t first = 0; first < count; first += kSome) {
     // At the end of the weight the last row is computed more than once.
-    int64_t rows[4];
-    for (int64_t r = 0; r < 4; ++r) rows[r] = row + (quad + r < count ? quad + r : count - 1);
+    int64_t rows[kSome];
+    for (int64_t r = 0; r < kSome; ++r) rows[r] = row + (first + r < count ? first + r : count - 1);
     part.ahead = kAheadRows * w.row_bytes;
     // After the last rows come the first ones of the next columns.
-    if (quad >= kStreamRows - kAheadRows) part.ahead += next_columns;
-    float* lanes = acc + quad * kLanes;
+    if (first >= kStreamRows - kAheadRows) part.ahead += next_columns;
+    float* lanes = acc + first * kLanes;
     int64_t p = 0;
     for (; p + 4 <= n; p += 4, lanes += 4 * kStreamRows * kLanes) {
-      StreamQuad<Stream, 4, kStart>(lanes, w, rows, x + p, part);
+      StreamRows<Stream, 4, kStart>(lanes, w, rows, x + p, part);
     }
-    if (n - p == 3) StreamQuad<Stream, 3, kStart>(lanes, w, rows, x + p, part);
-    if (n - p == 2) StreamQuad<Stream, 2, kStart>(lanes, w, rows, x + p, part);
-    if (n - p == 1) StreamQuad<Stream, 1, kStart>(lanes, w, rows, x + p, part);
+    if (n - p == 3) StreamRows<Stream, 3, kStart>(lanes, w, rows, x + p, part);
+    if (n - p == 2) StreamRows<Stream, 2, kStart>(lanes, w, rows, x + p, part);
+    if (n - p == 1) StreamRows<Stream, 1, kStart>(lanes, w, rows, x + p, part);
   }
 }
 
