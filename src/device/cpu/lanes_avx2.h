@@ -13,6 +13,7 @@ struct Avx2Lanes {
   using F = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kAccumulators = 4;
+  static constexpr int64_t kNearBytes = 0;    // rows ask whole rows ahead
   static constexpr int kStreamPositions = 8;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 3;
   static constexpr int64_t kPanelCols = 1024;  // 192 KiB of weights, for the L2 cache

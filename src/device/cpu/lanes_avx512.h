@@ -12,7 +12,9 @@ namespace deltafin {
 struct Avx512Lanes {
   using F = __m512;
   static constexpr int kWidth = 16;
-  static constexpr int kAccumulators = 16;     // of 16 lanes, that the streaming kernels hold
+  static constexpr int kAccumulators = 16;  // of 16 lanes, that the streaming kernels hold
+  // How far streamed rows ask ahead at one position: they share the L1 cache with the inputs.
+  static constexpr int64_t kNearBytes = 768;
   static constexpr int kStreamPositions = 16;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 6;     // the dot tile is 4 rows x this many positions
   static constexpr int64_t kPanelCols = 512;   // of a panel: 96 KiB of weights, for the L2 cache
@@ -93,7 +95,11 @@ struct Avx512Lanes {
   struct Codes {
     __m512i dwords;
   };
-  DF_LANE_FN Codes LoadCodes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+  DF_LANE_FN Codes LoadCodes(const uint8_t* p) {
+    __m512i dwords = _mm512_loadu_si512(p);
+    asm("" : "+v"(dwords));  // the compiler would load them again for each shift
+    return {dwords};
+  }
   // Weight j of each lane. vpermps takes the low four bits of each index. What is in the upper half
   // of a lane is looked up there, as bf16 with zeros below: three shifts serve all eight weights.
   // vpermw takes five bits, the fifth from the next weight: the table is there twice.
@@ -105,10 +111,10 @@ struct Avx512Lanes {
                                           -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
       return _mm512_permutexvar_ps(at, table);
     }
-    const __m512i table = _mm512_broadcast_i32x8(_mm256_set_epi32(
-        static_cast<int32_t>(0xc0c0c080), static_cast<int32_t>(0xc040c000),
-        static_cast<int32_t>(0xbfc0bf80), static_cast<int32_t>(0xbf008000), 0x40c04080, 0x40404000,
-        0x3fc03f80, 0x3f000000));
+    const __m512i table = _mm512_broadcast_i32x8(
+        _mm256_set_epi32(static_cast<int32_t>(0xc0c0c080), static_cast<int32_t>(0xc040c000),
+                         static_cast<int32_t>(0xbfc0bf80), static_cast<int32_t>(0xbf008000),
+                         0x40c04080, 0x40404000, 0x3fc03f80, 0x3f000000));
     return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, at, table));
   }
   // The scales of a group: byte i / 4 for lane i. The byte goes to the top of its lane; one shift

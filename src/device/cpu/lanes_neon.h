@@ -13,6 +13,7 @@ struct NeonLanes {
   using F = float32x4_t;
   static constexpr int kWidth = 4;
   static constexpr int kAccumulators = 4;
+  static constexpr int64_t kNearBytes = 0;    // rows ask whole rows ahead
   static constexpr int kStreamPositions = 8;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 6;
   static constexpr int64_t kPanelCols = 512;

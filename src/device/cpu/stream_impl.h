@@ -31,6 +31,13 @@ struct StreamColumns {
   int64_t ahead;
 };
 
+// How far ahead of byte `at` of R rows that are read side by side, `bytes` each, to ask: `near`
+// bytes, at the end of the rows for the beginning of the next R.
+template <int R>
+DF_LANE_FN int64_t NearAhead(int64_t near, int64_t at, int64_t bytes) {
+  return at + near < bytes ? near : near + (R - 1) * bytes;
+}
+
 // The lanes of a sweep over some columns start from 0 or from those of the columns before.
 template <class A, int R, int P, bool kStart>
 DF_LANE_FN void LoadStreamLanes(typename A::F (&sum)[R][P][kPlanes<A>], const float* acc) {
@@ -66,11 +73,13 @@ inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, co
   F sum[R][P][kPlanes<A>];
   DF_UNROLL for (int r = 0; r < R; ++r) row[r] = w.data + rows[r] * w.row_bytes;
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
-  const int64_t ahead = part.ahead;
   int64_t k = 0;
   int64_t at = 0;  // in a plane of x
   for (; k + kLanes <= cols; k += kLanes, at += A::kWidth) {
     if (k * W::kBytes % 64 == 0) {
+      const int64_t ahead = A::kNearBytes != 0 && P == 1
+                                ? NearAhead<R>(A::kNearBytes, k * W::kBytes, w.row_bytes)
+                                : part.ahead;
       DF_UNROLL for (int r = 0; r < R; ++r) {
         __builtin_prefetch(row[r] + ahead + k * W::kBytes, 0, 3);
       }
@@ -183,7 +192,7 @@ inline void StreamMxfp4(float* acc, const WeightRows& w, const int64_t* rows, co
   if constexpr (A::kGroupsOfScales == 4) {
     while (g + 4 <= groups) {
       // Four rows have a cache line of scales for each four groups.
-      __builtin_prefetch(scales[0] + kAheadRows * w.scale_bytes + g / 4 * 64, 0, 3);
+      __builtin_prefetch(scales[0] + R * w.scale_bytes + g / 4 * 64, 0, 3);
       F four[R];
       DF_UNROLL for (int r = 0; r < R; ++r) four[r] = A::LoadScales4(scales[r] + g * 4);
       next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<0>(four[r]); });
@@ -241,7 +250,9 @@ template <class A>
 struct Mxfp4Stream {
   // Decoding takes registers, and the partial sums as many as the lanes.
   template <int P>
-  static constexpr int kRows = A::kAccumulators < 16 ? 1 : P == 1 ? 4 : 2;
+  static constexpr int kRows = A::kAccumulators < 16 ? 1
+                               : P == 1              ? 4
+                                                     : 2;
   static constexpr int kTogether = 4;
   static constexpr bool kRowScale = false;
   static constexpr int64_t kUnit = kMxGroup;
