@@ -13,7 +13,10 @@ struct Avx2Lanes {
   using F = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kAccumulators = 4;
-  static constexpr int64_t kNearBytes = 0;    // rows ask whole rows ahead
+  // Rows are too short for the processor's own prefetching to get up to speed: each asks for the
+  // one that comes this many rows later. Past the end of the weight that is a hint without effect.
+  static constexpr int64_t kAheadRows = 8;
+  static constexpr int64_t kNearBytes = 0;    // nothing instead, at one position
   static constexpr int kStreamPositions = 8;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 3;
   static constexpr int64_t kPanelCols = 1024;  // 192 KiB of weights, for the L2 cache
@@ -120,6 +123,7 @@ struct Avx2Lanes {
     return {{_mm256_unpacklo_epi8(even_low, even_high), _mm256_unpackhi_epi8(even_low, even_high),
              _mm256_unpacklo_epi8(odd_low, odd_high), _mm256_unpackhi_epi8(odd_low, odd_high)}};
   }
+  DF_LANE_FN void Ask(const uint8_t* p) { __builtin_prefetch(p, 0, 3); }
   // Weight j of each lane.
   template <int j>
   DF_LANE_FN F Decode(const Codes& codes) {

@@ -8,11 +8,9 @@
 namespace deltafin {
 
 inline constexpr int64_t kStreamRows = 16;  // rows whose lanes are summed up together
-// Rows are too short for the processor's own prefetching to get up to speed: each asks for the one
-// that comes this many rows later. Past the end of the weight that is a hint without effect.
-inline constexpr int64_t kAheadRows = 8;
 // Inputs of several positions that stay in the L1 cache while kStreamRows rows pass.
 inline constexpr int64_t kStreamFloats = 4096;
+inline constexpr int64_t kStreamRowBytes = 8192;  // of weights beside them
 
 // Rows of one weight as a kernel sees them.
 struct WeightRows {
@@ -23,12 +21,12 @@ struct WeightRows {
 };
 
 // The part of the columns that a sweep takes: `count` from where rows and inputs point to. The
-// planes of the inputs are `plane_stride` apart; the weights `ahead` bytes further on are asked
-// for.
+// planes of the inputs are `plane_stride` apart. From a row to the first one of the next columns it
+// is `next` bytes more than to the row that is Stream::kAheadRows later; 0 if there are none.
 struct StreamColumns {
   int64_t count;
   int64_t plane_stride;
-  int64_t ahead;
+  int64_t next;
 };
 
 // How far ahead of byte `at` of R rows that are read side by side, `bytes` each, to ask: `near`
@@ -61,45 +59,42 @@ DF_LANE_FN void StoreStreamLanes(float* acc, const typename A::F (&sum)[R][P][kP
   }
 }
 
-// acc[r * 16] = the lanes of rows [row, row + R) for P positions, those of position p at
-// p * kStreamRows * 16.
+// acc[r * 16] = the lanes of the R rows from `rows` on for P positions, those of position p at
+// p * kStreamRows * 16. The weights `ahead` bytes further on are asked for.
 template <class A, class W, int R, int P, bool kStart>
-inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                        const StreamColumns& part) {
+DF_LANE_FN void StreamDense(float* acc, const uint8_t* rows, int64_t row_bytes,
+                            const float* const* x, const StreamColumns& part, int64_t ahead) {
   using F = typename A::F;
   const int64_t cols = part.count;
-  const int64_t plane_stride = part.plane_stride;
-  const uint8_t* row[R];
   F sum[R][P][kPlanes<A>];
-  DF_UNROLL for (int r = 0; r < R; ++r) row[r] = w.data + rows[r] * w.row_bytes;
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
   int64_t k = 0;
   int64_t at = 0;  // in a plane of x
   for (; k + kLanes <= cols; k += kLanes, at += A::kWidth) {
     if (k * W::kBytes % 64 == 0) {
-      const int64_t ahead = A::kNearBytes != 0 && P == 1
-                                ? NearAhead<R>(A::kNearBytes, k * W::kBytes, w.row_bytes)
-                                : part.ahead;
+      const int64_t from = A::kNearBytes != 0 && P == 1
+                               ? NearAhead<R>(A::kNearBytes, k * W::kBytes, row_bytes)
+                               : ahead;
       DF_UNROLL for (int r = 0; r < R; ++r) {
-        __builtin_prefetch(row[r] + ahead + k * W::kBytes, 0, 3);
+        __builtin_prefetch(rows + r * row_bytes + from + k * W::kBytes, 0, 3);
       }
     }
     DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
       DF_UNROLL for (int r = 0; r < R; ++r) {
-        const F v = W::Load(row[r], k + i * A::kWidth);
+        const F v = W::Load(rows + r * row_bytes, k + i * A::kWidth);
         DF_UNROLL for (int p = 0; p < P; ++p) {
-          sum[r][p][i] = A::Fma(v, A::Load(x[p] + i * plane_stride + at), sum[r][p][i]);
+          sum[r][p][i] = A::Fma(v, A::Load(x[p] + i * part.plane_stride + at), sum[r][p][i]);
         }
       }
     }
   }
   if (k < cols) {
     DF_UNROLL for (int r = 0; r < R; ++r) {
-      const PaddedTail<W> tail(row[r], k, cols);
+      const PaddedTail<W> tail(rows + r * row_bytes, k, cols);
       DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
         const F v = W::Load(tail.bytes, i * A::kWidth);
         DF_UNROLL for (int p = 0; p < P; ++p) {
-          sum[r][p][i] = A::Fma(v, A::Load(x[p] + i * plane_stride + at), sum[r][p][i]);
+          sum[r][p][i] = A::Fma(v, A::Load(x[p] + i * part.plane_stride + at), sum[r][p][i]);
         }
       }
     }
@@ -111,12 +106,10 @@ inline void StreamDense(float* acc, const WeightRows& w, const int64_t* rows, co
 // scale, sum).
 template <class A, int R, int P>
 DF_LANE_FN void MxGroupStep(typename A::F (&sum)[R][P][kPlanes<A>], int plane,
-                            const uint8_t* const (&codes_at)[R], const typename A::F (&scale)[R],
+                            const typename A::Codes (&codes)[R], const typename A::F (&scale)[R],
                             const float* const* x, int64_t x_at) {
   using F = typename A::F;
-  typename A::Codes codes[R];
   F part[R][P];
-  DF_UNROLL for (int r = 0; r < R; ++r) codes[r] = A::LoadCodes(codes_at[r]);
   const auto step = [&]<int j>() __attribute__((always_inline)) {
     DF_UNROLL for (int r = 0; r < R; ++r) {
       const F weight = A::template Decode<j>(codes[r]);
@@ -151,74 +144,83 @@ struct PaddedMxTail {
   DF_LANE_FN void Fill(PaddedMxTail* tail, const uint8_t* codes_at, const uint8_t* scales_at,
                        int64_t cols) {
     __builtin_memset(tail, 0, sizeof(*tail));
-    __builtin_memcpy(tail->codes, codes_at, static_cast<size_t>(cols / 2));
-    __builtin_memcpy(tail->scales, scales_at, static_cast<size_t>(cols / kMxBlock));
+    constexpr int64_t kBytes = kMxBlock / 2;
+    for (int64_t b = 0; b < cols / kMxBlock; ++b) {
+      __builtin_memcpy(tail->codes + b * kBytes, codes_at + b * kBytes, kBytes);
+      tail->scales[b] = scales_at[b];
+    }
   }
 };
 
+// As StreamDense, of MXFP4.
 template <class A, int R, int P, bool kStart>
-inline void StreamMxfp4(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                        const StreamColumns& part) {
+DF_LANE_FN void StreamMxfp4(float* acc, const uint8_t* rows, const uint8_t* scales,
+                            const WeightRows& w, const float* const* x, const StreamColumns& part,
+                            int64_t ahead) {
   using F = typename A::F;
-  const int64_t cols = part.count;
-  const int64_t plane_stride = part.plane_stride;
-  const uint8_t* codes[R];
-  const uint8_t* scales[R];
+  const int64_t row_bytes = w.row_bytes;
+  const int64_t scale_bytes = w.scale_bytes;
+  const int64_t groups = part.count / kMxGroup;
   F sum[R][P][kPlanes<A>];
-  DF_UNROLL for (int r = 0; r < R; ++r) {
-    codes[r] = w.data + rows[r] * w.row_bytes;
-    scales[r] = w.scales + rows[r] * w.scale_bytes;
-  }
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
-  const int64_t groups = cols / kMxGroup;
   int64_t at = 0;  // in a plane of x
   int64_t g = 0;
-  const auto next_group = [&](const auto& scale_of) __attribute__((always_inline)) {
-    const uint8_t* codes_at[R];
-    DF_UNROLL for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(codes[r] + part.ahead + g * kMxGroupBytes, 0, 3);
-    }
+  const auto step = [&](const auto& codes_of, const auto& scale_of) __attribute__((always_inline)) {
     DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+      typename A::Codes codes[R];
       F scale[R];
       DF_UNROLL for (int r = 0; r < R; ++r) {
-        codes_at[r] = codes[r] + g * kMxGroupBytes + i * A::kWidth * 4;
+        codes[r] = codes_of(r, i);
         scale[r] = scale_of(r, i);
       }
-      MxGroupStep<A, R, P>(sum, i, codes_at, scale, x, i * plane_stride + at);
+      MxGroupStep<A, R, P>(sum, i, codes, scale, x, i * part.plane_stride + at);
     }
+  };
+  const auto next_group = [&](const auto& scale_of) __attribute__((always_inline)) {
+    const uint8_t* const group = rows + g * kMxGroupBytes;
+    step([&](int r, int i) { return A::LoadCodes(group + r * row_bytes + i * A::kWidth * 4); },
+         scale_of);
     ++g;
     at += 8 * A::kWidth;
   };
   if constexpr (A::kGroupsOfScales == 4) {
     while (g + 4 <= groups) {
       // Four rows have a cache line of scales for each four groups.
-      __builtin_prefetch(scales[0] + R * w.scale_bytes + g / 4 * 64, 0, 3);
+      __builtin_prefetch(scales + R * scale_bytes + g / 4 * 64, 0, 3);
       F four[R];
-      DF_UNROLL for (int r = 0; r < R; ++r) four[r] = A::LoadScales4(scales[r] + g * 4);
+      DF_UNROLL for (int r = 0; r < R; ++r) {
+        four[r] = A::LoadScales4(scales + r * scale_bytes + g * kMxGroupScales);
+      }
+      const uint8_t* const next = rows + ahead + g * kMxGroupBytes;
+      const auto ask = [&](int group) __attribute__((always_inline)) {
+        DF_UNROLL for (int t = group * R; t < group * R + R; ++t) {
+          A::Ask(next + t / 4 * row_bytes + t % 4 * 64);
+        }
+      };
+      ask(0);
       next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<0>(four[r]); });
+      ask(1);
       next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<1>(four[r]); });
+      ask(2);
       next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<2>(four[r]); });
+      ask(3);
       next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<3>(four[r]); });
     }
   }
   while (g < groups) {
-    next_group([&](int r, int i) { return A::Scales(scales[r] + g * kMxGroupScales, i); });
+    DF_UNROLL for (int r = 0; r < R; ++r) A::Ask(rows + r * row_bytes + ahead + g * kMxGroupBytes);
+    next_group(
+        [&](int r, int i) { return A::Scales(scales + r * scale_bytes + g * kMxGroupScales, i); });
   }
-  if (groups * kMxGroup < cols) {
+  if (groups * kMxGroup < part.count) {
     PaddedMxTail tail[R];
-    const uint8_t* codes_at[R];
-    F scale[R];
     for (int r = 0; r < R; ++r) {
-      PaddedMxTail::Fill(&tail[r], codes[r] + groups * kMxGroupBytes,
-                         scales[r] + groups * kMxGroupScales, cols - groups * kMxGroup);
+      PaddedMxTail::Fill(&tail[r], rows + r * row_bytes + groups * kMxGroupBytes,
+                         scales + r * scale_bytes + groups * kMxGroupScales,
+                         part.count - groups * kMxGroup);
     }
-    DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
-      DF_UNROLL for (int r = 0; r < R; ++r) {
-        codes_at[r] = tail[r].codes + i * A::kWidth * 4;
-        scale[r] = A::Scales(tail[r].scales, i);
-      }
-      MxGroupStep<A, R, P>(sum, i, codes_at, scale, x, i * plane_stride + at);
-    }
+    step([&](int r, int i) { return A::LoadCodes(tail[r].codes + i * A::kWidth * 4); },
+         [&](int r, int i) { return A::Scales(tail[r].scales, i); });
   }
   StoreStreamLanes<A, R, P>(acc, sum);
 }
@@ -231,7 +233,7 @@ struct DenseStream {
   static constexpr int kRows = A::kAccumulators / P >= 8   ? 8
                                : A::kAccumulators / P >= 4 ? 4
                                                            : A::kAccumulators / P;
-  static constexpr int kTogether = kRows<1>;
+  static constexpr int64_t kAheadRows = A::kAheadRows;
   static constexpr bool kRowScale = W::kRowScale;
   static constexpr int64_t kUnit = kLanes;  // columns are padded to a multiple of this
   static constexpr int64_t Bytes(int64_t columns) { return columns * W::kBytes; }
@@ -240,9 +242,9 @@ struct DenseStream {
     return {w.data + k * W::kBytes, w.row_bytes, w.scales, w.scale_bytes};
   }
   template <int R, int P, bool kStart>
-  static void Run(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                  const StreamColumns& part) {
-    StreamDense<A, W, R, P, kStart>(acc, w, rows, x, part);
+  DF_LANE_FN void Run(float* acc, const WeightRows& w, int64_t row, const float* const* x,
+                      const StreamColumns& part, int64_t ahead) {
+    StreamDense<A, W, R, P, kStart>(acc, w.data + row * w.row_bytes, w.row_bytes, x, part, ahead);
   }
 };
 
@@ -253,7 +255,7 @@ struct Mxfp4Stream {
   static constexpr int kRows = A::kAccumulators < 16 ? 1
                                : P == 1              ? 4
                                                      : 2;
-  static constexpr int kTogether = 4;
+  static constexpr int64_t kAheadRows = A::kAheadRows;
   static constexpr bool kRowScale = false;
   static constexpr int64_t kUnit = kMxGroup;
   static constexpr int64_t Bytes(int64_t columns) { return columns / 2; }
@@ -261,19 +263,30 @@ struct Mxfp4Stream {
     return {w.data + k / 2, w.row_bytes, w.scales + k / kMxBlock, w.scale_bytes};
   }
   template <int R, int P, bool kStart>
-  static void Run(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                  const StreamColumns& part) {
-    StreamMxfp4<A, R, P, kStart>(acc, w, rows, x, part);
+  DF_LANE_FN void Run(float* acc, const WeightRows& w, int64_t row, const float* const* x,
+                      const StreamColumns& part, int64_t ahead) {
+    StreamMxfp4<A, R, P, kStart>(acc, w.data + row * w.row_bytes, w.scales + row * w.scale_bytes, w,
+                                 x, part, ahead);
   }
 };
 
-// Stream::kTogether rows for P positions.
+// Rows [first, last) of the sweep that begins with `row`, for P positions.
 template <class Stream, int P, bool kStart>
-inline void StreamRows(float* acc, const WeightRows& w, const int64_t* rows, const float* const* x,
-                       const StreamColumns& part) {
+__attribute__((noinline)) void StreamRows(float* acc, const WeightRows& w, int64_t row,
+                                          int64_t first, int64_t last, const float* const* x,
+                                          const StreamColumns& part) {
   constexpr int R = Stream::template kRows<P>;
-  for (int r = 0; r < Stream::kTogether; r += R) {
-    Stream::template Run<R, P, kStart>(acc + r * kLanes, w, rows + r, x, part);
+  // After the last rows come the first ones of the next columns.
+  constexpr int64_t kAhead = Stream::kAheadRows;
+  const auto ahead = [&](int64_t r) {
+    return kAhead * w.row_bytes + (r >= kStreamRows - kAhead ? part.next : 0);
+  };
+  int64_t r = first;
+  for (; r + R <= last; r += R) {
+    Stream::template Run<R, P, kStart>(acc + r * kLanes, w, row + r, x, part, ahead(r));
+  }
+  for (; r < last; ++r) {
+    Stream::template Run<1, P, kStart>(acc + r * kLanes, w, row + r, x, part, ahead(r));
   }
 }
 
@@ -303,27 +316,24 @@ DF_LANE_FN float* RowAt(const RowsOf<float>& rows, int64_t p) {
   return rows.base + (rows.index != nullptr ? rows.index[p] : p) * rows.stride;
 }
 
-// Rows [row, row + count), at most kStreamRows, of all positions; kStart: the first columns.
+// Rows [row, row + count), at most kStreamRows, of all positions; kStart: the first columns. Four
+// positions at a time, and as many rows as stay in the L1 cache until the last positions have had
+// them.
 template <class Stream, bool kStart>
 inline void StreamSweep(float* acc, const WeightRows& w, int64_t row, int64_t count,
-                        const float* const* x, int64_t n, int64_t next_columns,
-                        StreamColumns part) {
-  constexpr int64_t kSome = Stream::kTogether;
-  for (int64_t first = 0; first < count; first += kSome) {
-    // At the end of the weight the last row is computed more than once.
-    int64_t rows[kSome];
-    for (int64_t r = 0; r < kSome; ++r) rows[r] = row + (first + r < count ? first + r : count - 1);
-    part.ahead = kAheadRows * w.row_bytes;
-    // After the last rows come the first ones of the next columns.
-    if (first >= kStreamRows - kAheadRows) part.ahead += next_columns;
-    float* lanes = acc + first * kLanes;
+                        const float* const* x, int64_t n, const StreamColumns& part) {
+  const bool all = n <= 4 || kStreamRows * Stream::Bytes(part.count) <= kStreamRowBytes;
+  const int64_t some = all ? kStreamRows : 4;
+  for (int64_t first = 0; first < count; first += some) {
+    const int64_t last = first + some < count ? first + some : count;
+    float* lanes = acc;
     int64_t p = 0;
     for (; p + 4 <= n; p += 4, lanes += 4 * kStreamRows * kLanes) {
-      StreamRows<Stream, 4, kStart>(lanes, w, rows, x + p, part);
+      StreamRows<Stream, 4, kStart>(lanes, w, row, first, last, x + p, part);
     }
-    if (n - p == 3) StreamRows<Stream, 3, kStart>(lanes, w, rows, x + p, part);
-    if (n - p == 2) StreamRows<Stream, 2, kStart>(lanes, w, rows, x + p, part);
-    if (n - p == 1) StreamRows<Stream, 1, kStart>(lanes, w, rows, x + p, part);
+    if (n - p == 3) StreamRows<Stream, 3, kStart>(lanes, w, row, first, last, x + p, part);
+    if (n - p == 2) StreamRows<Stream, 2, kStart>(lanes, w, row, first, last, x + p, part);
+    if (n - p == 1) StreamRows<Stream, 1, kStart>(lanes, w, row, first, last, x + p, part);
   }
 }
 
@@ -342,14 +352,14 @@ inline void StreamMatMul(const MatMulJob& job, const WeightRows& w) {
   for (int64_t row = 0; row < job.rows; row += kStreamRows) {
     const int64_t count = job.rows - row < kStreamRows ? job.rows - row : kStreamRows;
     const int64_t back = Stream::Bytes(block) - kStreamRows * w.row_bytes;
-    StreamSweep<Stream, true>(acc, w, row, count, x, job.n, block < job.cols ? back : 0,
-                              {block, plane_stride, 0});
+    StreamSweep<Stream, true>(acc, w, row, count, x, job.n,
+                              {block, plane_stride, block < job.cols ? back : 0});
     for (int64_t k = block; k < job.cols; k += block) {
       const float* x_at[A::kStreamPositions];
       for (int64_t p = 0; p < job.n; ++p) x_at[p] = x[p] + k / kPlanes<A>;
       const bool last = job.cols - k <= block;
-      StreamSweep<Stream, false>(acc, Stream::From(w, k), row, count, x_at, job.n, last ? 0 : back,
-                                 {last ? job.cols - k : block, plane_stride, 0});
+      StreamSweep<Stream, false>(acc, Stream::From(w, k), row, count, x_at, job.n,
+                                 {last ? job.cols - k : block, plane_stride, last ? 0 : back});
     }
     for (int64_t p = 0; p < job.n; ++p) {
       StoreSums<A>(y[p] + row, acc + p * kStreamRows * kLanes, count,
