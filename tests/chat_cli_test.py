@@ -301,6 +301,19 @@ class Terminal(unittest.TestCase):
         self.assertIn("Rome", self.wait("context [0-9]+ of"))
         self.leave()
 
+    def test_history_of_another_conversation_stays(self):
+        self.start()
+        history = os.path.join(self.state, "deltafin", "chat_history")
+        with open(history, "w", encoding="ascii") as file:
+            file.write("_HiStOrY_V2_\nmeanwhile\n")  # as libedit writes it
+        self.type(f"{ITALY}\r")
+        self.wait("context [0-9]+ of")
+        self.leave()
+        with open(history, encoding="ascii") as file:
+            lines = file.read().splitlines()
+        self.assertIn("meanwhile", lines)
+        self.assertIn("Italy?", lines[-1])
+
     def test_interrupt_stops_the_answer_and_not_the_program(self):
         self.start(*endless())
         self.type(f"{ITALY}\r")

@@ -301,6 +301,13 @@ class Run(unittest.TestCase):
                 new.truncate(size)
             self.assertIn("holes: 1 of 14 shards", run(*args, check=False).stderr.decode())
 
+    def test_holes_of_what_text_does_not_read_are_not_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "model")
+            run("synth", model, "--like", "nano", "--layers", "4", "--experts", "16")
+            args = ("run", "--ids", "1,2", "--max-new", "1", "--model", model)
+            self.assertNotIn("holes", run(*args).stderr.decode())
+
     def test_opens_as_many_files_as_the_system_allows(self):
         # k3-nano has 14 shards, and the program some files of its own.
         def limit(soft, hard):

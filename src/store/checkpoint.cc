@@ -89,6 +89,7 @@ class Checkpoint::Opener {
   void OpenShards(const ShardIndex& index) {
     const std::vector<std::string>& names = index.shards();
     CheckShardsExist(names);
+    c_.holds_text_.resize(names.size());
     std::vector<std::vector<size_t>> listed(names.size());  // tensors of a shard, sorted by name
     for (size_t i = 0; i < index.num_tensors(); ++i) listed[index.shard(i)].push_back(i);
     for (size_t shard = 0; shard < names.size(); ++shard) {
@@ -142,6 +143,7 @@ class Checkpoint::Opener {
 
   void Take(uint32_t shard, std::string_view name, const TensorEntry& entry) {
     if (!name.starts_with(kTextPrefix) || IsUnusedTensor(name)) return;
+    c_.holds_text_[shard] = true;
     if (const std::optional<ExpertTensorName> parsed = ParseExpertTensorName(name)) {
       TakeExpertPart(shard, name, *parsed, entry);
       return;

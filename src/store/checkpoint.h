@@ -39,6 +39,8 @@ class Checkpoint {
 
   size_t num_shards() const { return files_.size(); }
   const ReadableFile& file(uint32_t shard) const { return *files_[shard]; }
+  // Whether anything of this shard is ever read.
+  bool HoldsText(uint32_t shard) const { return holds_text_[shard]; }
   uint64_t total_bytes() const { return total_bytes_; }  // of all shard files
 
   // Where a tensor lies; the dtype and shape are those of its spec. Throws Error(kNotFound).
@@ -64,6 +66,7 @@ class Checkpoint {
   std::string dir_;
   ModelConfig config_;
   std::vector<std::unique_ptr<ReadableFile>> files_;
+  std::vector<bool> holds_text_;  // of each file
   std::map<std::string, Located, std::less<>> spine_;
   std::vector<Extent> expert_spans_;  // [num_layers, num_experts]; empty for dense layers
   uint64_t expert_part_begins_[kExpertParts] = {};  // within a span

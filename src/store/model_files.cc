@@ -153,6 +153,7 @@ std::string ModelFiles::HolesLine(const Checkpoint& checkpoint) const {
   int num_shards = 0;
   const std::lock_guard lock(mutex_);
   for (uint32_t i = 0; i < checkpoint.num_shards(); ++i) {
+    if (!checkpoint.HoldsText(i)) continue;
     const ReadableFile& file = checkpoint.file(i);
     num_shards += !shards_.contains(file.path()) && !IsFilled(file, 0, file.size());
   }

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <histedit.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -88,6 +89,29 @@ bool PrepareHistoryFile(const std::string& path) {
   return true;
 }
 
+void Prepare(History* history_of) {
+  HistEvent event;
+  history(history_of, &event, H_SETSIZE, kHistoryMessages);
+  history(history_of, &event, H_SETUNIQUE, 1);
+}
+
+// Adds a message to the file, which other conversations write to meanwhile. A full disk loses the
+// history, not the conversation.
+void AppendToFile(const std::string& path, const std::string& message) {
+  const int lock = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  if (lock < 0) return;
+  History* const all = flock(lock, LOCK_EX) == 0 ? history_init() : nullptr;
+  if (all != nullptr) {
+    Prepare(all);
+    HistEvent event;
+    history(all, &event, H_LOAD, path.c_str());
+    history(all, &event, H_ENTER, message.c_str());
+    history(all, &event, H_SAVE, path.c_str());
+    history_end(all);
+  }
+  close(lock);
+}
+
 class TerminalLines final : public LineSource {
  public:
   TerminalLines(const std::string& history_path, bool styled) {
@@ -120,12 +144,11 @@ class TerminalLines final : public LineSource {
     Bind("^Z", "suspend");
     el_set(line_, EL_SETTY, "-d", "-isig", nullptr);  // these come as keys while editing
 
-    HistEvent event;
-    history(history_, &event, H_SETSIZE, kHistoryMessages);
-    history(history_, &event, H_SETUNIQUE, 1);
+    Prepare(history_);
     el_set(line_, EL_HIST, history, history_);
     if (!history_path.empty() && PrepareHistoryFile(history_path)) {
       history_path_ = history_path;
+      HistEvent event;
       history(history_, &event, H_LOAD, history_path_.c_str());
     }
   }
@@ -187,8 +210,7 @@ class TerminalLines final : public LineSource {
   void Remember(const std::string& message) {
     HistEvent event;
     history(history_, &event, H_ENTER, message.c_str());
-    // A full disk loses the history, not the conversation.
-    if (!history_path_.empty()) history(history_, &event, H_SAVE, history_path_.c_str());
+    if (!history_path_.empty()) AppendToFile(history_path_, message);
   }
 
   EditLine* line_ = nullptr;

@@ -304,7 +304,11 @@ inline void StoreSums(float* y, const float* acc, int64_t count, const uint8_t* 
       A::Store(sums + i, scaled);
     }
   }
-  __builtin_memcpy(y, sums, static_cast<size_t>(count) * sizeof(float));
+  if (count == kLanes) {
+    __builtin_memcpy(y, sums, sizeof(sums));  // no call
+  } else {
+    __builtin_memcpy(y, sums, static_cast<size_t>(count) * sizeof(float));
+  }
 }
 
 template <class A>
