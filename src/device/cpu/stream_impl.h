@@ -163,9 +163,8 @@ DF_LANE_FN void StreamMxfp4(float* acc, const uint8_t* rows, const uint8_t* scal
   const int64_t groups = part.count / kMxGroup;
   F sum[R][P][kPlanes<A>];
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
-  int64_t at = 0;  // in a plane of x
-  int64_t g = 0;
-  const auto step = [&](const auto& codes_of, const auto& scale_of) __attribute__((always_inline)) {
+  const auto step = [&](int64_t g, const auto& codes_of, const auto& scale_of)
+      __attribute__((always_inline)) {
     DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
       typename A::Codes codes[R];
       F scale[R];
@@ -173,18 +172,18 @@ DF_LANE_FN void StreamMxfp4(float* acc, const uint8_t* rows, const uint8_t* scal
         codes[r] = codes_of(r, i);
         scale[r] = scale_of(r, i);
       }
-      MxGroupStep<A, R, P>(sum, i, codes, scale, x, i * part.plane_stride + at);
+      MxGroupStep<A, R, P>(sum, i, codes, scale, x, i * part.plane_stride + g * 8 * A::kWidth);
     }
   };
-  const auto next_group = [&](const auto& scale_of) __attribute__((always_inline)) {
+  const auto whole_group = [&](int64_t g, const auto& scale_of) __attribute__((always_inline)) {
     const uint8_t* const group = rows + g * kMxGroupBytes;
-    step([&](int r, int i) { return A::LoadCodes(group + r * row_bytes + i * A::kWidth * 4); },
-         scale_of);
-    ++g;
-    at += 8 * A::kWidth;
+    step(
+        g, [&](int r, int i) { return A::LoadCodes(group + r * row_bytes + i * A::kWidth * 4); },
+        scale_of);
   };
+  int64_t g = 0;
   if constexpr (A::kGroupsOfScales == 4) {
-    while (g + 4 <= groups) {
+    for (; g + 4 <= groups; g += 4) {
       // Four rows have a cache line of scales for each four groups.
       __builtin_prefetch(scales + R * scale_bytes + g / 4 * 64, 0, 3);
       F four[R];
@@ -198,19 +197,20 @@ DF_LANE_FN void StreamMxfp4(float* acc, const uint8_t* rows, const uint8_t* scal
         }
       };
       ask(0);
-      next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<0>(four[r]); });
+      whole_group(g, [&](int r, int) { return A::template ScalesOfGroup<0>(four[r]); });
       ask(1);
-      next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<1>(four[r]); });
+      whole_group(g + 1, [&](int r, int) { return A::template ScalesOfGroup<1>(four[r]); });
       ask(2);
-      next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<2>(four[r]); });
+      whole_group(g + 2, [&](int r, int) { return A::template ScalesOfGroup<2>(four[r]); });
       ask(3);
-      next_group([&](int r, int /*plane*/) { return A::template ScalesOfGroup<3>(four[r]); });
+      whole_group(g + 3, [&](int r, int) { return A::template ScalesOfGroup<3>(four[r]); });
     }
   }
-  while (g < groups) {
+  for (; g < groups; ++g) {
     DF_UNROLL for (int r = 0; r < R; ++r) A::Ask(rows + r * row_bytes + ahead + g * kMxGroupBytes);
-    next_group(
-        [&](int r, int i) { return A::Scales(scales + r * scale_bytes + g * kMxGroupScales, i); });
+    whole_group(g, [&](int r, int i) {
+      return A::Scales(scales + r * scale_bytes + g * kMxGroupScales, i);
+    });
   }
   if (groups * kMxGroup < part.count) {
     PaddedMxTail tail[R];
@@ -219,8 +219,9 @@ DF_LANE_FN void StreamMxfp4(float* acc, const uint8_t* rows, const uint8_t* scal
                          scales + r * scale_bytes + groups * kMxGroupScales,
                          part.count - groups * kMxGroup);
     }
-    step([&](int r, int i) { return A::LoadCodes(tail[r].codes + i * A::kWidth * 4); },
-         [&](int r, int i) { return A::Scales(tail[r].scales, i); });
+    step(
+        groups, [&](int r, int i) { return A::LoadCodes(tail[r].codes + i * A::kWidth * 4); },
+        [&](int r, int i) { return A::Scales(tail[r].scales, i); });
   }
   StoreStreamLanes<A, R, P>(acc, sum);
 }
