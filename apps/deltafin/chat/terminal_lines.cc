@@ -89,10 +89,10 @@ bool PrepareHistoryFile(const std::string& path) {
   return true;
 }
 
-void Prepare(History* history_of) {
+void PrepareHistory(History* list) {
   HistEvent event;
-  history(history_of, &event, H_SETSIZE, kHistoryMessages);
-  history(history_of, &event, H_SETUNIQUE, 1);
+  history(list, &event, H_SETSIZE, kHistoryMessages);
+  history(list, &event, H_SETUNIQUE, 1);
 }
 
 // Adds a message to the file, which other conversations write to meanwhile. A full disk loses the
@@ -102,7 +102,7 @@ void AppendToFile(const std::string& path, const std::string& message) {
   if (lock < 0) return;
   History* const all = flock(lock, LOCK_EX) == 0 ? history_init() : nullptr;
   if (all != nullptr) {
-    Prepare(all);
+    PrepareHistory(all);
     HistEvent event;
     history(all, &event, H_LOAD, path.c_str());
     history(all, &event, H_ENTER, message.c_str());
@@ -144,7 +144,7 @@ class TerminalLines final : public LineSource {
     Bind("^Z", "suspend");
     el_set(line_, EL_SETTY, "-d", "-isig", nullptr);  // these come as keys while editing
 
-    Prepare(history_);
+    PrepareHistory(history_);
     el_set(line_, EL_HIST, history, history_);
     if (!history_path.empty() && PrepareHistoryFile(history_path)) {
       history_path_ = history_path;

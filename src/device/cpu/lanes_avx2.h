@@ -123,6 +123,7 @@ struct Avx2Lanes {
     return {{_mm256_unpacklo_epi8(even_low, even_high), _mm256_unpackhi_epi8(even_low, even_high),
              _mm256_unpacklo_epi8(odd_low, odd_high), _mm256_unpackhi_epi8(odd_low, odd_high)}};
   }
+  // Asks for a cache line.
   DF_LANE_FN void Ask(const uint8_t* p) { __builtin_prefetch(p, 0, 3); }
   // Weight j of each lane.
   template <int j>
@@ -132,7 +133,7 @@ struct Avx2Lanes {
     return _mm256_castsi256_ps(
         _mm256_and_si256(pair, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u))));
   }
-  static constexpr int kGroupsOfScales = 1;
+  static constexpr int kGroupsOfScales = 1;  // that are taken together: 1 or 4
   // The scales of half a group: byte i / 4 for lane i. The byte goes to the top of its lane; one
   // shift makes it the exponent; 2^-127 (byte 0) is the subnormal 0x00400000.
   DF_LANE_FN F Scales(const uint8_t* p, int plane) {

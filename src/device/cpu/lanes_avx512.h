@@ -107,8 +107,7 @@ struct Avx512Lanes {
     return {dwords};
   }
   // Asks for a cache line, after the codes that were loaded before and before those that are loaded
-  // later: the compiler would ask for those of several groups at once, and the loads behind them
-  // would wait (16 instead of 25 GB/s).
+  // later: the compiler would ask for the lines of several groups at once.
   DF_LANE_FN void Ask(const uint8_t* p) { asm volatile("prefetcht0 %0" : : "m"(*p)); }
   // Weight j of each lane. vpermps takes the low four bits of each index. What is in the upper half
   // of a lane is looked up there, as bf16 with zeros below: three shifts serve all eight weights.

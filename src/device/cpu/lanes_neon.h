@@ -114,6 +114,7 @@ struct NeonLanes {
     return {{vzip1q_u8(even_low, even_high), vzip2q_u8(even_low, even_high),
              vzip1q_u8(odd_low, odd_high), vzip2q_u8(odd_low, odd_high)}};
   }
+  // Asks for a cache line.
   DF_LANE_FN void Ask(const uint8_t* p) { __builtin_prefetch(p, 0, 3); }
   // Weight j of each lane.
   template <int j>
@@ -122,7 +123,7 @@ struct NeonLanes {
     if constexpr (j % 4 < 2) return vreinterpretq_f32_u32(vshlq_n_u32(pair, 16));
     return vreinterpretq_f32_u32(vandq_u32(pair, vdupq_n_u32(0xffff0000u)));
   }
-  static constexpr int kGroupsOfScales = 1;
+  static constexpr int kGroupsOfScales = 1;  // that are taken together: 1 or 4
   // The four lanes of a plane are one block of 32 weights. Byte 0 is the subnormal 2^-127.
   DF_LANE_FN F Scales(const uint8_t* p, int plane) {
     const uint32_t byte = p[plane];

@@ -328,7 +328,8 @@ template <class Stream, bool kStart>
 inline void StreamSweep(float* acc, const WeightRows& w, int64_t row, int64_t count,
                         const float* const* x, int64_t n, const StreamColumns& part) {
   const bool all = n <= 4 || kStreamRows * Stream::Bytes(part.count) <= kStreamRowBytes;
-  const int64_t some = all ? kStreamRows : 4;
+  constexpr int64_t kAtOnce = Stream::template kRows < 1 >> 4 ? Stream::template kRows<1> : 4;
+  const int64_t some = all ? kStreamRows : kAtOnce;
   for (int64_t first = 0; first < count; first += some) {
     const int64_t last = first + some < count ? first + some : count;
     float* lanes = acc;
