@@ -18,8 +18,10 @@ struct Avx512Lanes {
   // instead of 24). Past the end of the weight that is a hint without effect.
   static constexpr int64_t kAheadRows = 6;
   // Rows of bf16 and int8 at one position ask so far ahead instead: they share the L1 cache with
-  // the inputs.
-  static constexpr int64_t kNearBytes = 768;
+  // the inputs. Those of bf16 one after the other, in the order of memory.
+  template <int64_t kBytes>
+  static constexpr int64_t kNearBytes = kBytes == 2 ? 9216 : 768;
+  static constexpr bool kBf16Alone = true;
   static constexpr int kStreamPositions = 16;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 6;     // the dot tile is 4 rows x this many positions
   static constexpr int64_t kPanelCols = 512;   // of a panel: 96 KiB of weights, for the L2 cache
@@ -96,35 +98,42 @@ struct Avx512Lanes {
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
   }
 
-  // The packed E2M1 codes of kWidth lanes, eight a lane.
+  // The packed E2M1 codes of kWidth lanes, eight a lane, and weights 3 and 7 of each lane as bf16.
   struct Codes {
-    __m512i dwords;
+    __m512i at[4];
   };
   DF_LANE_FN Codes LoadCodes(const uint8_t* p) {
     __m512i dwords = _mm512_loadu_si512(p);
     // The compiler would load them again for each shift.
     asm volatile("" : "+v"(dwords));
-    return {dwords};
+    return {{dwords, _mm512_srli_epi32(dwords, 4), _mm512_srli_epi32(dwords, 8),
+             _mm512_srli_epi32(dwords, 12)}};
   }
   // Asks for a cache line, after the codes that were loaded before and before those that are loaded
   // later: the compiler would ask for the lines of several groups at once.
   DF_LANE_FN void Ask(const uint8_t* p) { asm volatile("prefetcht0 %0" : : "m"(*p)); }
   // Weight j of each lane. vpermps takes the low four bits of each index. What is in the upper half
   // of a lane is looked up there, as bf16 with zeros below: three shifts serve all eight weights.
-  // vpermw takes five bits, the fifth from the next weight: the table is there twice.
+  // Permutations and multiply-adds share ports: two weights come from one permutation, the ports
+  // beside them take the shift and the mask.
   template <int j>
-  DF_LANE_FN F Decode(const Codes& codes) {
-    const __m512i at = _mm512_srli_epi32(codes.dwords, 4 * (j % 4));
+  DF_LANE_FN F Decode(Codes& codes) {
+    if constexpr (j == 3) {
+      codes.at[3] = _mm512_permutexvar_epi16(codes.at[3], Bf16Table());
+      asm volatile("" : "+v"(codes.at[3]));
+      return _mm512_castsi512_ps(_mm512_slli_epi32(codes.at[3], 16));
+    }
+    if constexpr (j == 7) {
+      return _mm512_castsi512_ps(
+          _mm512_and_si512(codes.at[3], _mm512_set1_epi32(static_cast<int32_t>(0xffff0000))));
+    }
+    const __m512i at = codes.at[j % 4];
     if constexpr (j < 4) {
       const __m512 table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
                                           -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
       return _mm512_permutexvar_ps(at, table);
     }
-    const __m512i table = _mm512_broadcast_i32x8(
-        _mm256_set_epi32(static_cast<int32_t>(0xc0c0c080), static_cast<int32_t>(0xc040c000),
-                         static_cast<int32_t>(0xbfc0bf80), static_cast<int32_t>(0xbf008000),
-                         0x40c04080, 0x40404000, 0x3fc03f80, 0x3f000000));
-    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, at, table));
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, at, Bf16Table()));
   }
   // The scales of a group: byte i / 4 for lane i. The byte goes to the top of its lane; one shift
   // makes it the exponent; 2^-127 (byte 0) is the subnormal 0x00400000.
@@ -140,18 +149,19 @@ struct Avx512Lanes {
         _mm512_max_epu32(_mm512_srli_epi32(top, 1), _mm512_set1_epi32(0x00400000)));
   }
 
-  // The scales of four groups of a row, 16 of them, and those of one of the groups.
+  // The scales of four groups of a row, 16 of them: lanes 4 b .. 4 b + 3 have those of block b of
+  // each group. And those of one of the groups.
   static constexpr int kGroupsOfScales = 4;
   DF_LANE_FN F LoadScales4(const uint8_t* p) {
-    const __m512i bytes =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm512_castsi512_ps(
-        _mm512_max_epu32(_mm512_slli_epi32(bytes, 23), _mm512_set1_epi32(0x00400000)));
+    const __m128i blocks =
+        _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)),
+                         _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(_mm512_cvtepu8_epi32(blocks), 23),
+                                                _mm512_set1_epi32(0x00400000)));
   }
   template <int group>
   DF_LANE_FN F ScalesOfGroup(F four) {
-    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * group)), four);
+    return _mm512_permute_ps(four, group * 0x55);
   }
 
   // out[i] = Sum16 of the 16 lanes at acc + 16 i, for i = 0 .. 15.
@@ -189,6 +199,13 @@ struct Avx512Lanes {
   }
 
  private:
+  // vpermw takes five bits of an index, the fifth from the next weight: the values are there twice.
+  DF_LANE_FN __m512i Bf16Table() {
+    return _mm512_broadcast_i32x8(
+        _mm256_set_epi32(static_cast<int32_t>(0xc0c0c080), static_cast<int32_t>(0xc040c000),
+                         static_cast<int32_t>(0xbfc0bf80), static_cast<int32_t>(0xbf008000),
+                         0x40c04080, 0x40404000, 0x3fc03f80, 0x3f000000));
+  }
   DF_LANE_FN F Pow2(__m512i n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
   }

@@ -59,38 +59,45 @@ DF_LANE_FN void StoreStreamLanes(float* acc, const typename A::F (&sum)[R][P][kP
   }
 }
 
-// acc[r * 16] = the lanes of the R rows from `rows` on for P positions, those of position p at
+// acc[r * 16] = the lanes of the first R rows of w for P positions, those of position p at
 // p * kStreamRows * 16. The weights `ahead` bytes further on are asked for.
 template <class A, class W, int R, int P, bool kStart>
-DF_LANE_FN void StreamDense(float* acc, const uint8_t* rows, int64_t row_bytes,
-                            const float* const* x, const StreamColumns& part, int64_t ahead) {
+DF_LANE_FN void StreamDense(float* acc, const WeightRows& w, const float* const* x,
+                            const StreamColumns& part, int64_t ahead) {
   using F = typename A::F;
+  const uint8_t* const rows = w.data;
+  const int64_t row_bytes = w.row_bytes;
   const int64_t cols = part.count;
   F sum[R][P][kPlanes<A>];
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
   int64_t k = 0;
   int64_t at = 0;  // in a plane of x
-  for (; k + kLanes <= cols; k += kLanes, at += A::kWidth) {
+  // A row alone goes by cache lines; more rows, in smaller steps, leave time between the questions.
+  constexpr int64_t kStep = R == 1 ? 64 / W::kBytes : kLanes;
+  constexpr int64_t kNear = P == 1 ? A::template kNearBytes<W::kBytes> : 0;
+  for (; k + kStep <= cols; k += kStep, at += kStep / kPlanes<A>) {
     if (k * W::kBytes % 64 == 0) {
-      const int64_t from = A::kNearBytes != 0 && P == 1
-                               ? NearAhead<R>(A::kNearBytes, k * W::kBytes, row_bytes)
-                               : ahead;
+      const int64_t from = kNear != 0 ? NearAhead<R>(kNear, k * W::kBytes, row_bytes) : ahead;
       DF_UNROLL for (int r = 0; r < R; ++r) {
         __builtin_prefetch(rows + r * row_bytes + from + k * W::kBytes, 0, 3);
       }
     }
-    DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
-      DF_UNROLL for (int r = 0; r < R; ++r) {
-        const F v = W::Load(rows + r * row_bytes, k + i * A::kWidth);
-        DF_UNROLL for (int p = 0; p < P; ++p) {
-          sum[r][p][i] = A::Fma(v, A::Load(x[p] + i * part.plane_stride + at), sum[r][p][i]);
+    DF_UNROLL for (int c = 0; c < kStep / kLanes; ++c) {
+      DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+        DF_UNROLL for (int r = 0; r < R; ++r) {
+          const F v = W::Load(rows + r * row_bytes, k + c * kLanes + i * A::kWidth);
+          DF_UNROLL for (int p = 0; p < P; ++p) {
+            const F value = A::Load(x[p] + i * part.plane_stride + at + c * A::kWidth);
+            sum[r][p][i] = A::Fma(v, value, sum[r][p][i]);
+          }
         }
       }
     }
   }
-  if (k < cols) {
+  for (; k < cols; k += kLanes, at += A::kWidth) {
+    const int64_t end = cols - k < kLanes ? cols : k + kLanes;
     DF_UNROLL for (int r = 0; r < R; ++r) {
-      const PaddedTail<W> tail(rows + r * row_bytes, k, cols);
+      const PaddedTail<W> tail(rows + r * row_bytes, k, end);
       DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
         const F v = W::Load(tail.bytes, i * A::kWidth);
         DF_UNROLL for (int p = 0; p < P; ++p) {
@@ -100,38 +107,6 @@ DF_LANE_FN void StreamDense(float* acc, const uint8_t* rows, int64_t row_bytes,
     }
   }
   StoreStreamLanes<A, R, P>(acc, sum);
-}
-
-// One plane of a group of 128 MXFP4 weights of R rows times P positions: sum = fma(partial sum,
-// scale, sum).
-template <class A, int R, int P>
-DF_LANE_FN void MxGroupStep(typename A::F (&sum)[R][P][kPlanes<A>], int plane,
-                            const typename A::Codes (&codes)[R], const typename A::F (&scale)[R],
-                            const float* const* x, int64_t x_at) {
-  using F = typename A::F;
-  F part[R][P];
-  const auto step = [&]<int j>() __attribute__((always_inline)) {
-    DF_UNROLL for (int r = 0; r < R; ++r) {
-      const F weight = A::template Decode<j>(codes[r]);
-      DF_UNROLL for (int p = 0; p < P; ++p) {
-        const F value = A::Load(x[p] + x_at + j * A::kWidth);
-        part[r][p] = j == 0 ? A::Mul(weight, value) : A::Fma(weight, value, part[r][p]);
-      }
-    }
-  };
-  step.template operator()<0>();
-  step.template operator()<1>();
-  step.template operator()<2>();
-  step.template operator()<3>();
-  step.template operator()<4>();
-  step.template operator()<5>();
-  step.template operator()<6>();
-  step.template operator()<7>();
-  DF_UNROLL for (int r = 0; r < R; ++r) {
-    DF_UNROLL for (int p = 0; p < P; ++p) {
-      sum[r][p][plane] = A::Fma(part[r][p], scale[r], sum[r][p][plane]);
-    }
-  }
 }
 
 inline constexpr int64_t kMxGroupBytes = kMxGroup / 2;
@@ -152,76 +127,106 @@ struct PaddedMxTail {
   }
 };
 
-// As StreamDense, of MXFP4.
-template <class A, int R, int P, bool kStart>
-DF_LANE_FN void StreamMxfp4(float* acc, const uint8_t* rows, const uint8_t* scales,
-                            const WeightRows& w, const float* const* x, const StreamColumns& part,
-                            int64_t ahead) {
+// Group g of 128 MXFP4 weights of R rows times P positions: sum = fma(partial sum, scale, sum).
+// codes_of(r, i) and scale_of(r, i) are those of plane i of row r.
+template <class A, int R, int P>
+DF_LANE_FN void MxGroupStep(typename A::F (&sum)[R][P][kPlanes<A>], int64_t g,
+                            const float* const* x, int64_t plane_stride, const auto& codes_of,
+                            const auto& scale_of) {
   using F = typename A::F;
-  const int64_t row_bytes = w.row_bytes;
-  const int64_t scale_bytes = w.scale_bytes;
-  const int64_t groups = part.count / kMxGroup;
-  F sum[R][P][kPlanes<A>];
-  LoadStreamLanes<A, R, P, kStart>(sum, acc);
-  const auto step = [&](int64_t g, const auto& codes_of, const auto& scale_of)
-      __attribute__((always_inline)) {
-    DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
-      typename A::Codes codes[R];
-      F scale[R];
+  DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
+    typename A::Codes codes[R];
+    DF_UNROLL for (int r = 0; r < R; ++r) codes[r] = codes_of(r, i);
+    F part[R][P];
+    const int64_t x_at = i * plane_stride + g * 8 * A::kWidth;
+    const auto step = [&]<int j>() __attribute__((always_inline)) {
       DF_UNROLL for (int r = 0; r < R; ++r) {
-        codes[r] = codes_of(r, i);
-        scale[r] = scale_of(r, i);
-      }
-      MxGroupStep<A, R, P>(sum, i, codes, scale, x, i * part.plane_stride + g * 8 * A::kWidth);
-    }
-  };
-  const auto whole_group = [&](int64_t g, const auto& scale_of) __attribute__((always_inline)) {
-    const uint8_t* const group = rows + g * kMxGroupBytes;
-    step(
-        g, [&](int r, int i) { return A::LoadCodes(group + r * row_bytes + i * A::kWidth * 4); },
-        scale_of);
-  };
-  int64_t g = 0;
-  if constexpr (A::kGroupsOfScales == 4) {
-    for (; g + 4 <= groups; g += 4) {
-      // Four rows have a cache line of scales for each four groups.
-      __builtin_prefetch(scales + R * scale_bytes + g / 4 * 64, 0, 3);
-      F four[R];
-      DF_UNROLL for (int r = 0; r < R; ++r) {
-        four[r] = A::LoadScales4(scales + r * scale_bytes + g * kMxGroupScales);
-      }
-      const uint8_t* const next = rows + ahead + g * kMxGroupBytes;
-      const auto ask = [&](int group) __attribute__((always_inline)) {
-        DF_UNROLL for (int t = group * R; t < group * R + R; ++t) {
-          A::Ask(next + t / 4 * row_bytes + t % 4 * 64);
+        const F weight = A::template Decode<j>(codes[r]);
+        DF_UNROLL for (int p = 0; p < P; ++p) {
+          const F value = A::Load(x[p] + x_at + j * A::kWidth);
+          part[r][p] = j == 0 ? A::Mul(weight, value) : A::Fma(weight, value, part[r][p]);
         }
-      };
-      ask(0);
-      whole_group(g, [&](int r, int) { return A::template ScalesOfGroup<0>(four[r]); });
-      ask(1);
-      whole_group(g + 1, [&](int r, int) { return A::template ScalesOfGroup<1>(four[r]); });
-      ask(2);
-      whole_group(g + 2, [&](int r, int) { return A::template ScalesOfGroup<2>(four[r]); });
-      ask(3);
-      whole_group(g + 3, [&](int r, int) { return A::template ScalesOfGroup<3>(four[r]); });
+      }
+    };
+    step.template operator()<0>();
+    step.template operator()<1>();
+    step.template operator()<2>();
+    step.template operator()<3>();
+    step.template operator()<4>();
+    step.template operator()<5>();
+    step.template operator()<6>();
+    step.template operator()<7>();
+    DF_UNROLL for (int r = 0; r < R; ++r) {
+      const F scale = scale_of(r, i);
+      DF_UNROLL for (int p = 0; p < P; ++p) sum[r][p][i] = A::Fma(part[r][p], scale, sum[r][p][i]);
     }
   }
-  for (; g < groups; ++g) {
-    DF_UNROLL for (int r = 0; r < R; ++r) A::Ask(rows + r * row_bytes + ahead + g * kMxGroupBytes);
-    whole_group(g, [&](int r, int i) {
-      return A::Scales(scales + r * scale_bytes + g * kMxGroupScales, i);
-    });
+}
+
+// As StreamDense, of MXFP4.
+template <class A, int R, int P, bool kStart>
+DF_LANE_FN void StreamMxfp4(float* acc, const WeightRows& w, const float* const* x,
+                            const StreamColumns& part, int64_t ahead) {
+  const int64_t groups = part.count / kMxGroup;
+  typename A::F sum[R][P][kPlanes<A>];
+  LoadStreamLanes<A, R, P, kStart>(sum, acc);
+  for (int64_t g = 0; g < groups; ++g) {
+    const uint8_t* const group = w.data + g * kMxGroupBytes;
+    const uint8_t* const group_scales = w.scales + g * kMxGroupScales;
+    DF_UNROLL for (int r = 0; r < R; ++r) A::Ask(group + r * w.row_bytes + ahead);
+    MxGroupStep<A, R, P>(
+        sum, g, x, part.plane_stride,
+        [&](int r, int i) { return A::LoadCodes(group + r * w.row_bytes + i * A::kWidth * 4); },
+        [&](int r, int i) { return A::Scales(group_scales + r * w.scale_bytes, i); });
   }
   if (groups * kMxGroup < part.count) {
     PaddedMxTail tail[R];
     for (int r = 0; r < R; ++r) {
-      PaddedMxTail::Fill(&tail[r], rows + r * row_bytes + groups * kMxGroupBytes,
-                         scales + r * scale_bytes + groups * kMxGroupScales,
+      PaddedMxTail::Fill(&tail[r], w.data + r * w.row_bytes + groups * kMxGroupBytes,
+                         w.scales + r * w.scale_bytes + groups * kMxGroupScales,
                          part.count - groups * kMxGroup);
     }
-    step(
-        groups, [&](int r, int i) { return A::LoadCodes(tail[r].codes + i * A::kWidth * 4); },
+    MxGroupStep<A, R, P>(
+        sum, groups, x, part.plane_stride,
+        [&](int r, int i) { return A::LoadCodes(tail[r].codes + i * A::kWidth * 4); },
         [&](int r, int i) { return A::Scales(tail[r].scales, i); });
+  }
+  StoreStreamLanes<A, R, P>(acc, sum);
+}
+
+// Of columns that are a multiple of four groups, whose scales are read together.
+template <class A, int R, int P, bool kStart>
+DF_LANE_FN void StreamMxfp4Fours(float* acc, const WeightRows& w, const float* const* x,
+                                 const StreamColumns& part, int64_t ahead) {
+  using F = typename A::F;
+  const uint8_t* const rows = w.data;
+  const uint8_t* const scales = w.scales;
+  const int64_t row_bytes = w.row_bytes;
+  const int64_t scale_bytes = w.scale_bytes;
+  F sum[R][P][kPlanes<A>];
+  LoadStreamLanes<A, R, P, kStart>(sum, acc);
+  const int64_t groups = part.count / kMxGroup;
+  for (int64_t g = 0; g < groups; g += 4) {
+    // Four rows have a cache line of scales for each four groups.
+    __builtin_prefetch(scales + R * scale_bytes + g / 4 * 64, 0, 3);
+    F four[R];
+    DF_UNROLL for (int r = 0; r < R; ++r) {
+      four[r] = A::LoadScales4(scales + r * scale_bytes + g * kMxGroupScales);
+    }
+    const uint8_t* const next = rows + ahead + g * kMxGroupBytes;
+    const auto step = [&]<int j>() __attribute__((always_inline)) {
+      DF_UNROLL for (int t = j * R; t < j * R + R; ++t)
+          A::Ask(next + t / 4 * row_bytes + t % 4 * 64);
+      const uint8_t* const group = rows + (g + j) * kMxGroupBytes;
+      MxGroupStep<A, R, P>(
+          sum, g + j, x, part.plane_stride,
+          [&](int r, int i) { return A::LoadCodes(group + r * row_bytes + i * A::kWidth * 4); },
+          [&](int r, int) { return A::template ScalesOfGroup<j>(four[r]); });
+    };
+    step.template operator()<0>();
+    step.template operator()<1>();
+    step.template operator()<2>();
+    step.template operator()<3>();
   }
   StoreStreamLanes<A, R, P>(acc, sum);
 }
@@ -231,21 +236,23 @@ struct DenseStream {
   // Eight rows or four at once, if there are registers for them: they share the inputs, and more
   // reads are under way.
   template <int P>
-  static constexpr int kRows = A::kAccumulators / P >= 8   ? 8
-                               : A::kAccumulators / P >= 4 ? 4
-                                                           : A::kAccumulators / P;
+  static constexpr int kRows = P == 1 && W::kBytes == 2 && A::kBf16Alone ? 1
+                               : A::kAccumulators / P >= 8               ? 8
+                               : A::kAccumulators / P >= 4               ? 4
+                                                                         : A::kAccumulators / P;
   static constexpr int64_t kAheadRows = A::kAheadRows;
   static constexpr bool kRowScale = W::kRowScale;
   static constexpr int64_t kUnit = kLanes;  // columns are padded to a multiple of this
+  static constexpr int64_t kWhole = 1;      // columns of which Run<..., true> takes multiples only
   static constexpr int64_t Bytes(int64_t columns) { return columns * W::kBytes; }
   // The weights from column k on.
   static WeightRows From(const WeightRows& w, int64_t k) {
     return {w.data + k * W::kBytes, w.row_bytes, w.scales, w.scale_bytes};
   }
-  template <int R, int P, bool kStart>
-  DF_LANE_FN void Run(float* acc, const WeightRows& w, int64_t row, const float* const* x,
+  template <int R, int P, bool kStart, bool kOfWhole>
+  DF_LANE_FN void Run(float* acc, const WeightRows& w, const float* const* x,
                       const StreamColumns& part, int64_t ahead) {
-    StreamDense<A, W, R, P, kStart>(acc, w.data + row * w.row_bytes, w.row_bytes, x, part, ahead);
+    StreamDense<A, W, R, P, kStart>(acc, w, x, part, ahead);
   }
 };
 
@@ -259,36 +266,49 @@ struct Mxfp4Stream {
   static constexpr int64_t kAheadRows = A::kAheadRows;
   static constexpr bool kRowScale = false;
   static constexpr int64_t kUnit = kMxGroup;
+  static constexpr int64_t kWhole = A::kGroupsOfScales == 1 ? 1 : A::kGroupsOfScales * kMxGroup;
   static constexpr int64_t Bytes(int64_t columns) { return columns / 2; }
   static WeightRows From(const WeightRows& w, int64_t k) {
     return {w.data + k / 2, w.row_bytes, w.scales + k / kMxBlock, w.scale_bytes};
   }
-  template <int R, int P, bool kStart>
-  DF_LANE_FN void Run(float* acc, const WeightRows& w, int64_t row, const float* const* x,
+  template <int R, int P, bool kStart, bool kOfWhole>
+  DF_LANE_FN void Run(float* acc, const WeightRows& w, const float* const* x,
                       const StreamColumns& part, int64_t ahead) {
-    StreamMxfp4<A, R, P, kStart>(acc, w.data + row * w.row_bytes, w.scales + row * w.scale_bytes, w,
-                                 x, part, ahead);
+    if constexpr (kOfWhole && kWhole > 1) {
+      StreamMxfp4Fours<A, R, P, kStart>(acc, w, x, part, ahead);
+    } else {
+      StreamMxfp4<A, R, P, kStart>(acc, w, x, part, ahead);
+    }
   }
 };
 
 // Rows [first, last) of the sweep that begins with `row`, for P positions.
-template <class Stream, int P, bool kStart>
+template <class Stream, int P, bool kStart, bool kOfWhole>
 __attribute__((noinline)) void StreamRows(float* acc, const WeightRows& w, int64_t row,
                                           int64_t first, int64_t last, const float* const* x,
                                           const StreamColumns& part) {
   constexpr int R = Stream::template kRows<P>;
-  // After the last rows come the first ones of the next columns.
   constexpr int64_t kAhead = Stream::kAheadRows;
-  const auto ahead = [&](int64_t r) {
-    return kAhead * w.row_bytes + (r >= kStreamRows - kAhead ? part.next : 0);
+  // Copies: the stores of lanes might overwrite the originals, as far as the compiler knows.
+  const StreamColumns columns = part;
+  const float* inputs[P];
+  for (int p = 0; p < P; ++p) inputs[p] = x[p];
+  const int64_t row_bytes = w.row_bytes;
+  const int64_t scale_bytes = w.scale_bytes;
+  WeightRows at = {w.data + (row + first) * row_bytes, row_bytes,
+                   w.scales + (row + first) * scale_bytes, scale_bytes};
+  const auto run = [&]<int kRows>(int64_t r) __attribute__((always_inline)) {
+    // After the last rows come the first ones of the next columns. No branch: the compiler would
+    // make two loops of it, and those of MXFP4 are a tenth slower than one.
+    const int64_t is_last = (kStreamRows - kAhead - 1 - r) >> 63;
+    const int64_t ahead = kAhead * row_bytes + (is_last & columns.next);
+    Stream::template Run<kRows, P, kStart, kOfWhole>(acc + r * kLanes, at, inputs, columns, ahead);
+    at.data += kRows * row_bytes;
+    at.scales += kRows * scale_bytes;
   };
   int64_t r = first;
-  for (; r + R <= last; r += R) {
-    Stream::template Run<R, P, kStart>(acc + r * kLanes, w, row + r, x, part, ahead(r));
-  }
-  for (; r < last; ++r) {
-    Stream::template Run<1, P, kStart>(acc + r * kLanes, w, row + r, x, part, ahead(r));
-  }
+  for (; r + R <= last; r += R) run.template operator()<R>(r);
+  for (; r < last; ++r) run.template operator()<1>(r);
 }
 
 // y[0 .. count) = the sums of `count` <= 16 rows of lanes, times the row scales if there are any.
@@ -324,9 +344,9 @@ DF_LANE_FN float* RowAt(const RowsOf<float>& rows, int64_t p) {
 // Rows [row, row + count), at most kStreamRows, of all positions; kStart: the first columns. Four
 // positions at a time, and as many rows as stay in the L1 cache until the last positions have had
 // them.
-template <class Stream, bool kStart>
-inline void StreamSweep(float* acc, const WeightRows& w, int64_t row, int64_t count,
-                        const float* const* x, int64_t n, const StreamColumns& part) {
+template <class Stream, bool kStart, bool kOfWhole>
+inline void StreamSweepOf(float* acc, const WeightRows& w, int64_t row, int64_t count,
+                          const float* const* x, int64_t n, const StreamColumns& part) {
   const bool all = n <= 4 || kStreamRows * Stream::Bytes(part.count) <= kStreamRowBytes;
   constexpr int64_t kAtOnce = Stream::template kRows < 1 >> 4 ? Stream::template kRows<1> : 4;
   const int64_t some = all ? kStreamRows : kAtOnce;
@@ -335,11 +355,24 @@ inline void StreamSweep(float* acc, const WeightRows& w, int64_t row, int64_t co
     float* lanes = acc;
     int64_t p = 0;
     for (; p + 4 <= n; p += 4, lanes += 4 * kStreamRows * kLanes) {
-      StreamRows<Stream, 4, kStart>(lanes, w, row, first, last, x + p, part);
+      StreamRows<Stream, 4, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
     }
-    if (n - p == 3) StreamRows<Stream, 3, kStart>(lanes, w, row, first, last, x + p, part);
-    if (n - p == 2) StreamRows<Stream, 2, kStart>(lanes, w, row, first, last, x + p, part);
-    if (n - p == 1) StreamRows<Stream, 1, kStart>(lanes, w, row, first, last, x + p, part);
+    if (n - p == 3)
+      StreamRows<Stream, 3, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
+    if (n - p == 2)
+      StreamRows<Stream, 2, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
+    if (n - p == 1)
+      StreamRows<Stream, 1, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
+  }
+}
+
+template <class Stream, bool kStart>
+inline void StreamSweep(float* acc, const WeightRows& w, int64_t row, int64_t count,
+                        const float* const* x, int64_t n, const StreamColumns& part) {
+  if (part.count % Stream::kWhole == 0) {
+    StreamSweepOf<Stream, kStart, true>(acc, w, row, count, x, n, part);
+  } else {
+    StreamSweepOf<Stream, kStart, false>(acc, w, row, count, x, n, part);
   }
 }
 
@@ -353,8 +386,11 @@ inline void StreamMatMul(const MatMulJob& job, const WeightRows& w) {
   }
   alignas(64) float acc[A::kStreamPositions * kStreamRows * kLanes];
   const int64_t plane_stride = RoundUpTo(job.cols, Stream::kUnit) / kPlanes<A>;
-  const int64_t some = kStreamFloats / job.n / kMxGroup * kMxGroup;
-  const int64_t block = job.n == 1 || job.cols < some ? job.cols : some;
+  // Whole columns first, a block of them for several positions; what is left is the last block.
+  const int64_t unit = kMxGroup > Stream::kWhole ? kMxGroup : Stream::kWhole;
+  const int64_t some = kStreamFloats / job.n > unit ? kStreamFloats / job.n / unit * unit : unit;
+  const int64_t whole = job.cols - job.cols % Stream::kWhole;
+  const int64_t block = whole == 0 ? job.cols : job.n == 1 || whole < some ? whole : some;
   for (int64_t row = 0; row < job.rows; row += kStreamRows) {
     const int64_t count = job.rows - row < kStreamRows ? job.rows - row : kStreamRows;
     const int64_t back = Stream::Bytes(block) - kStreamRows * w.row_bytes;
