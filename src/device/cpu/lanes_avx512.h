@@ -17,11 +17,10 @@ struct Avx512Lanes {
   // one that comes this many rows later (8 of 3,584 MXFP4 weights are half a page too many: 15 GB/s
   // instead of 24). Past the end of the weight that is a hint without effect.
   static constexpr int64_t kAheadRows = 6;
-  // Rows of bf16 and int8 at one position ask so far ahead instead: they share the L1 cache with
-  // the inputs. Those of bf16 one after the other, in the order of memory.
-  template <int64_t kBytes>
-  static constexpr int64_t kNearBytes = kBytes == 2 ? 9216 : 768;
-  static constexpr bool kBf16Alone = true;
+  // At one position rows ask in the order of memory instead, so far ahead of where they are.
+  static constexpr bool kAsksInOrder = true;
+  static constexpr int64_t kAheadOfRow = 9216;  // of a row alone: beside its inputs in the L1 cache
+  static constexpr int64_t kAheadOfRows = 1024;  // of rows side by side, past their ends
   static constexpr int kStreamPositions = 16;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 6;     // the dot tile is 4 rows x this many positions
   static constexpr int64_t kPanelCols = 512;   // of a panel: 96 KiB of weights, for the L2 cache
@@ -98,9 +97,9 @@ struct Avx512Lanes {
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
   }
 
-  // The packed E2M1 codes of kWidth lanes, eight a lane, and weights 3 and 7 of each lane as bf16.
+  // The packed E2M1 codes of kWidth lanes, eight a lane: the lowest is code 0, 1, 2 or 3.
   struct Codes {
-    __m512i at[4];
+    __m512i from[4];
   };
   DF_LANE_FN Codes LoadCodes(const uint8_t* p) {
     __m512i dwords = _mm512_loadu_si512(p);
@@ -114,26 +113,20 @@ struct Avx512Lanes {
   DF_LANE_FN void Ask(const uint8_t* p) { asm volatile("prefetcht0 %0" : : "m"(*p)); }
   // Weight j of each lane. vpermps takes the low four bits of each index. What is in the upper half
   // of a lane is looked up there, as bf16 with zeros below: three shifts serve all eight weights.
-  // Permutations and multiply-adds share ports: two weights come from one permutation, the ports
-  // beside them take the shift and the mask.
+  // vpermw takes five bits, the fifth from the next weight: the table is there twice.
   template <int j>
-  DF_LANE_FN F Decode(Codes& codes) {
-    if constexpr (j == 3) {
-      codes.at[3] = _mm512_permutexvar_epi16(codes.at[3], Bf16Table());
-      asm volatile("" : "+v"(codes.at[3]));
-      return _mm512_castsi512_ps(_mm512_slli_epi32(codes.at[3], 16));
-    }
-    if constexpr (j == 7) {
-      return _mm512_castsi512_ps(
-          _mm512_and_si512(codes.at[3], _mm512_set1_epi32(static_cast<int32_t>(0xffff0000))));
-    }
-    const __m512i at = codes.at[j % 4];
+  DF_LANE_FN F Decode(const Codes& codes) {
+    const __m512i at = codes.from[j % 4];
     if constexpr (j < 4) {
       const __m512 table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
                                           -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
       return _mm512_permutexvar_ps(at, table);
     }
-    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, at, Bf16Table()));
+    const __m512i table = _mm512_broadcast_i32x8(
+        _mm256_set_epi32(static_cast<int32_t>(0xc0c0c080), static_cast<int32_t>(0xc040c000),
+                         static_cast<int32_t>(0xbfc0bf80), static_cast<int32_t>(0xbf008000),
+                         0x40c04080, 0x40404000, 0x3fc03f80, 0x3f000000));
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, at, table));
   }
   // The scales of a group: byte i / 4 for lane i. The byte goes to the top of its lane; one shift
   // makes it the exponent; 2^-127 (byte 0) is the subnormal 0x00400000.
@@ -199,13 +192,6 @@ struct Avx512Lanes {
   }
 
  private:
-  // vpermw takes five bits of an index, the fifth from the next weight: the values are there twice.
-  DF_LANE_FN __m512i Bf16Table() {
-    return _mm512_broadcast_i32x8(
-        _mm256_set_epi32(static_cast<int32_t>(0xc0c0c080), static_cast<int32_t>(0xc040c000),
-                         static_cast<int32_t>(0xbfc0bf80), static_cast<int32_t>(0xbf008000),
-                         0x40c04080, 0x40404000, 0x3fc03f80, 0x3f000000));
-  }
   DF_LANE_FN F Pow2(__m512i n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
   }

@@ -16,9 +16,9 @@ struct NeonLanes {
   // Rows are too short for the processor's own prefetching to get up to speed: each asks for the
   // one that comes this many rows later. Past the end of the weight that is a hint without effect.
   static constexpr int64_t kAheadRows = 8;
-  template <int64_t kBytes>
-  static constexpr int64_t kNearBytes = 0;  // nothing instead, at one position
-  static constexpr bool kBf16Alone = false;
+  static constexpr bool kAsksInOrder = false;  // at one position, too
+  static constexpr int64_t kAheadOfRow = 0;
+  static constexpr int64_t kAheadOfRows = 0;
   static constexpr int kStreamPositions = 8;  // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 6;
   static constexpr int64_t kPanelCols = 512;

@@ -67,7 +67,7 @@ inline void DecodeMxRow(float* dst, int64_t plane_stride, float* scale_dst,
   const auto group = [&](const uint8_t* codes_at, const uint8_t* scales_at)
       __attribute__((always_inline)) {
     DF_UNROLL for (int i = 0; i < kPlanes<A>; ++i) {
-      typename A::Codes c = A::LoadCodes(codes_at + i * A::kWidth * 4);
+      const typename A::Codes c = A::LoadCodes(codes_at + i * A::kWidth * 4);
       float* to = dst + i * plane_stride;
       A::Store(to, A::template Decode<0>(c));
       A::Store(to + 1 * kStep, A::template Decode<1>(c));

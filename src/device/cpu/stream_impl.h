@@ -29,11 +29,19 @@ struct StreamColumns {
   int64_t next;
 };
 
-// How far ahead of byte `at` of R rows that are read side by side, `bytes` each, to ask: `near`
-// bytes, at the end of the rows for the beginning of the next R.
-template <int R>
-DF_LANE_FN int64_t NearAhead(int64_t near, int64_t at, int64_t bytes) {
-  return at + near < bytes ? near : near + (R - 1) * bytes;
+// R rows that are read side by side ask for the cache lines of later weights: each row for what is
+// `ahead` bytes later, or, at one position if the kernels of A so do, all for the next ones in the
+// order of memory. First, then line r of those that are asked for at byte `at` of the rows.
+template <class A, int P>
+inline constexpr bool kAsksInOrder = A::kAsksInOrder&& P == 1;
+template <class A, int R, int P>
+DF_LANE_FN const uint8_t* FirstAhead(const WeightRows& w, int64_t ahead) {
+  if (!kAsksInOrder<A, P>) return w.data + ahead;
+  return w.data + (R == 1 ? A::kAheadOfRow : R * w.row_bytes + A::kAheadOfRows);
+}
+template <class A, int R, int P>
+DF_LANE_FN int64_t LineAhead(int64_t at, int r, int64_t row_bytes) {
+  return kAsksInOrder<A, P> ? at * R + r * 64 : at + r * row_bytes;
 }
 
 // The lanes of a sweep over some columns start from 0 or from those of the columns before.
@@ -72,14 +80,13 @@ DF_LANE_FN void StreamDense(float* acc, const WeightRows& w, const float* const*
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
   int64_t k = 0;
   int64_t at = 0;  // in a plane of x
-  // A row alone goes by cache lines; more rows, in smaller steps, leave time between the questions.
-  constexpr int64_t kStep = R == 1 ? 64 / W::kBytes : kLanes;
-  constexpr int64_t kNear = P == 1 ? A::template kNearBytes<W::kBytes> : 0;
+  // In the order of memory by cache lines; else smaller steps leave time between the questions.
+  constexpr int64_t kStep = kAsksInOrder<A, P> ? 64 / W::kBytes : kLanes;
+  const uint8_t* const later = FirstAhead<A, R, P>(w, ahead);
   for (; k + kStep <= cols; k += kStep, at += kStep / kPlanes<A>) {
     if (k * W::kBytes % 64 == 0) {
-      const int64_t from = kNear != 0 ? NearAhead<R>(kNear, k * W::kBytes, row_bytes) : ahead;
       DF_UNROLL for (int r = 0; r < R; ++r) {
-        __builtin_prefetch(rows + r * row_bytes + from + k * W::kBytes, 0, 3);
+        __builtin_prefetch(later + LineAhead<A, R, P>(k * W::kBytes, r, row_bytes), 0, 3);
       }
     }
     DF_UNROLL for (int c = 0; c < kStep / kLanes; ++c) {
@@ -170,10 +177,13 @@ DF_LANE_FN void StreamMxfp4(float* acc, const WeightRows& w, const float* const*
   const int64_t groups = part.count / kMxGroup;
   typename A::F sum[R][P][kPlanes<A>];
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
+  const uint8_t* const later = FirstAhead<A, R, P>(w, ahead);
   for (int64_t g = 0; g < groups; ++g) {
     const uint8_t* const group = w.data + g * kMxGroupBytes;
     const uint8_t* const group_scales = w.scales + g * kMxGroupScales;
-    DF_UNROLL for (int r = 0; r < R; ++r) A::Ask(group + r * w.row_bytes + ahead);
+    DF_UNROLL for (int r = 0; r < R; ++r) {
+      A::Ask(later + LineAhead<A, R, P>(g * kMxGroupBytes, r, w.row_bytes));
+    }
     MxGroupStep<A, R, P>(
         sum, g, x, part.plane_stride,
         [&](int r, int i) { return A::LoadCodes(group + r * w.row_bytes + i * A::kWidth * 4); },
@@ -205,18 +215,24 @@ DF_LANE_FN void StreamMxfp4Fours(float* acc, const WeightRows& w, const float* c
   const int64_t scale_bytes = w.scale_bytes;
   F sum[R][P][kPlanes<A>];
   LoadStreamLanes<A, R, P, kStart>(sum, acc);
+  const uint8_t* const later = FirstAhead<A, R, P>(w, ahead);
   const int64_t groups = part.count / kMxGroup;
   for (int64_t g = 0; g < groups; g += 4) {
-    // Four rows have a cache line of scales for each four groups.
-    __builtin_prefetch(scales + R * scale_bytes + g / 4 * 64, 0, 3);
+    // Those of the rows four later, so many bytes for each four groups.
+    __builtin_prefetch(scales + 4 * scale_bytes + R * g * kMxGroupScales, 0, 3);
     F four[R];
     DF_UNROLL for (int r = 0; r < R; ++r) {
       four[r] = A::LoadScales4(scales + r * scale_bytes + g * kMxGroupScales);
     }
-    const uint8_t* const next = rows + ahead + g * kMxGroupBytes;
     const auto step = [&]<int j>() __attribute__((always_inline)) {
-      DF_UNROLL for (int t = j * R; t < j * R + R; ++t)
-          A::Ask(next + t / 4 * row_bytes + t % 4 * 64);
+      DF_UNROLL for (int t = 0; t < R; ++t) {
+        if constexpr (kAsksInOrder<A, P>) {
+          A::Ask(later + ((g + j) * R + t) * 64);
+        } else {  // four lines of a row after each other
+          constexpr int kFirst = j * R;
+          A::Ask(later + g * kMxGroupBytes + (kFirst + t) / 4 * row_bytes + (kFirst + t) % 4 * 64);
+        }
+      }
       const uint8_t* const group = rows + (g + j) * kMxGroupBytes;
       MxGroupStep<A, R, P>(
           sum, g + j, x, part.plane_stride,
@@ -234,12 +250,12 @@ DF_LANE_FN void StreamMxfp4Fours(float* acc, const WeightRows& w, const float* c
 template <class A, class W>
 struct DenseStream {
   // Eight rows or four at once, if there are registers for them: they share the inputs, and more
-  // reads are under way.
+  // reads are under way. In the order of memory as few as do not wait for their multiply-adds.
   template <int P>
-  static constexpr int kRows = P == 1 && W::kBytes == 2 && A::kBf16Alone ? 1
-                               : A::kAccumulators / P >= 8               ? 8
-                               : A::kAccumulators / P >= 4               ? 4
-                                                                         : A::kAccumulators / P;
+  static constexpr int kRows = kAsksInOrder<A, P>          ? (W::kBytes == 1 ? 2 : 1)
+                               : A::kAccumulators / P >= 8 ? 8
+                               : A::kAccumulators / P >= 4 ? 4
+                                                           : A::kAccumulators / P;
   static constexpr int64_t kAheadRows = A::kAheadRows;
   static constexpr bool kRowScale = W::kRowScale;
   static constexpr int64_t kUnit = kLanes;  // columns are padded to a multiple of this
@@ -308,7 +324,9 @@ __attribute__((noinline)) void StreamRows(float* acc, const WeightRows& w, int64
   };
   int64_t r = first;
   for (; r + R <= last; r += R) run.template operator()<R>(r);
-  for (; r < last; ++r) run.template operator()<1>(r);
+  if constexpr (R > 1) {
+    for (; r < last; ++r) run.template operator()<1>(r);
+  }
 }
 
 // y[0 .. count) = the sums of `count` <= 16 rows of lanes, times the row scales if there are any.
