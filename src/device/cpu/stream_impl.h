@@ -33,7 +33,7 @@ struct StreamColumns {
 // `ahead` bytes later, or, at one position if the kernels of A so do, all for the next ones in the
 // order of memory. First, then line r of those that are asked for at byte `at` of the rows.
 template <class A, int P>
-inline constexpr bool kAsksInOrder = A::kAsksInOrder&& P == 1;
+inline constexpr bool kAsksInOrder = P == 1 && A::kAsksInOrder;
 template <class A, int R, int P>
 DF_LANE_FN const uint8_t* FirstAhead(const WeightRows& w, int64_t ahead) {
   if (!kAsksInOrder<A, P>) return w.data + ahead;
