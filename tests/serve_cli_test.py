@@ -402,14 +402,15 @@ class Processes(unittest.TestCase):
             connection.close()
 
     def test_a_second_signal_stops_at_once(self):
-        with Server("--grace", "1000") as server:
-            connection, response = server.stream(TEXTS, self.LONG)
-            next(events(response))
-            server.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: "stopping:" in server.stderr())
-            self.assertNotEqual(server.stop(), 0)
-            response.close()
-            connection.close()
+        for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)):
+            with self.subTest(first=first), Server("--grace", "60") as server:
+                connection, response = server.stream(TEXTS, {**self.LONG, "n": 4})
+                next(events(response))
+                server.process.send_signal(first)
+                wait_for(lambda: "stopping:" in server.stderr())
+                self.assertNotEqual(server.stop(second), 0)
+                response.close()
+                connection.close()
 
     def test_a_restarted_server_goes_on_where_it_was(self):
         body = chat([{"role": "system", "content": "You know a lot. " * 30},
