@@ -75,10 +75,7 @@ SamplingOptions ReadSampling(JsonFields* fields, const RequestLimits& limits) {
   sampling.top_k = std::max<int64_t>(0, fields->Int("top_k", -1, INT32_MAX).value_or(0));
   sampling.presence_penalty = fields->Number("presence_penalty", -100, 100).value_or(0);
   sampling.frequency_penalty = fields->Number("frequency_penalty", -100, 100).value_or(0);
-  sampling.repetition_penalty = fields->Number("repetition_penalty", 0, 100).value_or(1);
-  if (sampling.repetition_penalty == 0) {
-    fields->Bad("repetition_penalty", "more than 0 and at most 100");
-  }
+  sampling.repetition_penalty = fields->Number("repetition_penalty", 0.01, 100).value_or(1);
   ReadBias(fields, limits, &sampling);
   sampling.seed = ReadSeed(fields);
   return sampling;
