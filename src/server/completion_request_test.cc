@@ -58,6 +58,18 @@ TEST(CompletionRequestTest, Prompts) {
   EXPECT_GT(ReadCompletion(R"("prompt": "<|open|>")").prompts[0].size(), 1u);
 }
 
+TEST(CompletionRequestTest, APromptThatIsOnlyScoredMayFillTheContext) {
+  RequestLimits limits = CompletionLimits();
+  limits.context_tokens = 2;
+  const auto read = [&](const std::string& prompt, const std::string& tokens) {
+    return ReadCompletionRequest(
+        R"({"echo": true, "prompt": )" + prompt + R"(, "max_tokens": )" + tokens + "}", limits);
+  };
+  EXPECT_EQ(read("[5, 6]", "0").max_new_tokens, std::vector<int64_t>{0});
+  EXPECT_THROW((void)read("[5, 6]", "1"), ApiError);
+  EXPECT_THROW((void)read("[5, 6, 7]", "0"), ApiError);
+}
+
 TEST(CompletionRequestTest, PromptsThatAreNone) {
   ExpectBadCompletion("", "prompt", "got nothing");
   ExpectBadCompletion(R"("prompt": "")", "prompt", "at least one token");

@@ -126,7 +126,7 @@ std::optional<int64_t> ReadMaxTokens(JsonFields* fields, const char* name, int64
 int64_t NewTokens(const std::optional<int64_t>& wanted, int64_t without, int64_t prompt_tokens,
                   const RequestLimits& limits) {
   const int64_t room = limits.context_tokens - prompt_tokens;
-  if (room < 1) {
+  if (room < std::min<int64_t>(1, wanted.value_or(without))) {  // 0: only scores the prompt
     throw ApiError(400,
                    "the prompt has " + std::to_string(prompt_tokens) +
                        " tokens, and the context of this server " +
