@@ -363,7 +363,7 @@ class Interface(Shared):
         connection.close()
         wait_for(lambda: self.server.metric("jobs_running") == 0)
         self.assertLess(self.server.metric("new_tokens_total") - before, 7000)
-        self.assertIn("client left", self.server.stderr())
+        self.assertRegex(self.server.stderr(), r"client left: [1-9]\d* prompt tokens")
 
 
 class Processes(unittest.TestCase):
