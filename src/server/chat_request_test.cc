@@ -154,6 +154,10 @@ TEST(ChatRequestTest, UnknownFieldsAreNamed) {
   EXPECT_THAT(Read(R"("future": 1, "user": "u", "verbosity": "low", "metadata": {}, "top_p": null)")
                   .ignored,
               ElementsAre("future", "verbosity"));
+  EXPECT_THAT(Read(R"("thinking": {"type": "enabled", "budget_tokens": 9}, "stream": true,
+                      "stream_options": {"include_usage": true, "include_obfuscation": false})")
+                  .ignored,
+              ElementsAre("stream_options.include_obfuscation", "thinking.budget_tokens"));
 }
 
 TEST(ChatRequestTest, Thinking) {

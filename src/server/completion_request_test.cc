@@ -93,6 +93,9 @@ TEST(CompletionRequestTest, Fields) {
   EXPECT_THAT(request.ignored, ElementsAre("x"));
   EXPECT_EQ(ReadCompletion(R"("prompt": "a")").max_new_tokens, std::vector<int64_t>{256});
   ExpectBadCompletion(R"("prompt": "a", "max_tokens": 0)", "max_tokens", "at least 1");
+  EXPECT_THAT(
+      ReadCompletion(R"("prompt": "a", "stream": true, "stream_options": {"y": 1})").ignored,
+      ElementsAre("stream_options.y"));
   ExpectBadCompletion(R"("prompt": "a", "suffix": "b")", "suffix", "does not fill gaps");
   ExpectBadCompletion(R"("prompt": "a", "best_of": 2)", "best_of", "the same as n");
   ExpectBadCompletion(R"("prompt": "a", "logprobs": 21)", "logprobs", "0 to 20");

@@ -93,6 +93,7 @@ GenerationFields ReadGenerationFields(JsonFields* fields, const RequestLimits& l
     if (!values.stream) fields->Bad("stream_options", "nothing without \"stream\": true");
     JsonFields inner(*options, "stream_options");
     values.include_usage = inner.Bool("include_usage").value_or(false);
+    fields->AddUnknownOf(inner);
   }
   values.stop = ReadStops(fields);
   values.sampling = ReadSampling(fields, limits);

@@ -98,7 +98,12 @@ std::vector<std::string> JsonFields::unknown() const {
   for (const auto& [name, value] : object_.items()) {
     if (known_.count(name) == 0) names.push_back(name);
   }
+  names.insert(names.end(), unknown_inside_.begin(), unknown_inside_.end());
   return names;
+}
+
+void JsonFields::AddUnknownOf(const JsonFields& inner) {
+  for (const std::string& name : inner.unknown()) unknown_inside_.push_back(inner.PathOf(name));
 }
 
 Json ParseRequestBody(const std::string& body) {

@@ -232,6 +232,7 @@ void ReadText(JsonFields* fields, Json* chat, std::vector<Renamed>* names) {
     inner.Refuse("verbosity", "the model has no such setting; say it in the instructions");
   }
   const Json* answer = inner.Object("format");
+  fields->AddUnknownOf(inner);
   if (answer == nullptr) return;
   Json& response_format = (*chat)["response_format"];
   names->push_back({"response_format.json_schema", "text.format"});
@@ -255,6 +256,7 @@ void ReadReasoning(JsonFields* fields, Json* chat, std::vector<std::string>* not
         "reasoning.summary: nothing is summed up, answers have all of the "
         "reasoning as its content");
   }
+  fields->AddUnknownOf(inner);
 }
 
 // ---- the rest ----

@@ -108,8 +108,8 @@ TEST(ResponsesRequestTest, NotesAndIgnoredFieldsHaveTheirNamesHere) {
       ReadResponses(R"("input": "Hi", "future": 1, "user": "u", "store": false,
       "reasoning": {"effort": "medium", "summary": "auto"}, "truncation": "disabled",
       "include": ["reasoning.encrypted_content"], "service_tier": "auto", "top_logprobs": 0,
-      "previous_response_id": null, "background": false, "text": {"verbosity": "medium"})");
-  EXPECT_THAT(request.chat.ignored, ElementsAre("future"));
+      "previous_response_id": null, "background": false, "text": {"verbosity": "medium", "x": 1})");
+  EXPECT_THAT(request.chat.ignored, ElementsAre("future", "text.x"));
   EXPECT_THAT(request.chat.notes,
               ElementsAre(HasSubstr("include"), HasSubstr("reasoning.summary"),
                           HasSubstr("reasoning.effort medium is taken as high")));
