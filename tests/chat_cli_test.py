@@ -18,6 +18,7 @@ import time
 import unittest
 
 from cli_test import NANO, PROGRAM, clean_environment, run, run_json
+from serve_process import Server
 
 ITALY = "What is the capital of Italy?"
 JAPAN = "What is the capital of Japan?"
@@ -180,6 +181,18 @@ class Pipe(unittest.TestCase):
         done = chat(f"/load p\n{ITALY}\n", "--session-dir", self.dir, check=False)
         self.assertIn(b"plain text", done.stderr)
         self.assertIn(b"Rome", done.stdout)
+
+    def test_a_file_that_cannot_be_loaded_changes_nothing(self):
+        with Server(keep_dir=self.dir) as server:
+            server.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 3})
+        # A session of this model, but no conversation's.
+        state = next(name for name in os.listdir(self.dir) if name.endswith(".session"))
+        os.rename(os.path.join(self.dir, state), os.path.join(self.dir, "state.session"))
+        done = chat(f"{ITALY}\n/load state\n/stats\n", "--session-dir", self.dir, check=False)
+        self.assertIn(b"state.session (note)", done.stderr)
+        tokens = re.findall(rb"context +(\d+) of", done.stderr)
+        self.assertEqual(len(tokens), 2)
+        self.assertEqual(tokens[0], tokens[1])
 
     def test_interrupt_ends_a_script(self):
         process = subprocess.Popen(PROGRAM + ["chat", *endless()], stdin=subprocess.PIPE,
