@@ -425,6 +425,15 @@ class Processes(unittest.TestCase):
                            first["usage"]["prompt_tokens"] // 2)
         self.assertEqual(answer_of(first), answer_of(second))
 
+    def test_states_that_are_lost_are_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "state-0.session"), "w") as file:
+                file.write("not one")
+            with Server(keep_dir=folder) as server:
+                server.post(CHAT, chat("x", max_tokens=2))
+                wait_for(lambda: "could not be written or read: 1;" in server.stderr())
+                self.assertEqual(server.metric("failed_states_total"), 1)
+
     def test_a_default_folder_that_is_no_use_is_done_without(self):
         with tempfile.TemporaryDirectory() as model:
             for name in os.listdir(NANO):
