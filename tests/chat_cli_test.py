@@ -17,7 +17,8 @@ import termios
 import time
 import unittest
 
-from cli_test import PROGRAM, clean_environment, run, run_json
+from cli_test import NANO, PROGRAM, clean_environment, run, run_json
+from serve_process import Server
 
 ITALY = "What is the capital of Italy?"
 JAPAN = "What is the capital of Japan?"
@@ -181,6 +182,18 @@ class Pipe(unittest.TestCase):
         self.assertIn(b"plain text", done.stderr)
         self.assertIn(b"Rome", done.stdout)
 
+    def test_a_file_that_cannot_be_loaded_changes_nothing(self):
+        with Server(keep_dir=self.dir) as server:
+            server.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 3})
+        # A session of this model, but no conversation's.
+        state = next(name for name in os.listdir(self.dir) if name.endswith(".session"))
+        os.rename(os.path.join(self.dir, state), os.path.join(self.dir, "state.session"))
+        done = chat(f"{ITALY}\n/load state\n/stats\n", "--session-dir", self.dir, check=False)
+        self.assertIn(b"state.session (note)", done.stderr)
+        tokens = re.findall(rb"context +(\d+) of", done.stderr)
+        self.assertEqual(len(tokens), 2)
+        self.assertEqual(tokens[0], tokens[1])
+
     def test_interrupt_ends_a_script(self):
         process = subprocess.Popen(PROGRAM + ["chat", *endless()], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -193,6 +206,56 @@ class Pipe(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 130)
+
+    def test_a_failure_ends_the_answer_and_not_the_conversation(self):
+        model = os.path.join(self.dir, "model")
+        shutil.copytree(NANO, model, ignore=shutil.ignore_patterns(".deltafin"))
+        shard = os.path.join(model, "model-00005-of-000014.safetensors")
+        with open(shard, "rb") as file:
+            weights = file.read()
+        # With the least memory every token reads the disk.
+        flags = ("--model", model, "--context", "2000", "--session-dir", self.dir)
+        least = re.search(rb"at least --ram (\d+M)", chat("x\n", *flags, "--ram", "1M",
+                                                          check=False).stderr).group(1).decode()
+        process = subprocess.Popen(
+            PROGRAM + ["chat", *flags, "--ram", least, "--session", "f", "--system", "Be brief.",
+                       *endless()],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=clean_environment())
+        self.addCleanup(process.kill)
+
+        def say(line):
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+
+        def read_until(text):
+            read = b""
+            while text not in read:
+                self.assertTrue(select.select([process.stderr], [], [], SECONDS)[0], read)
+                read += os.read(process.stderr.fileno(), 1)
+            return read
+
+        say(ITALY)
+        read_until(b"thinking: ")
+        os.truncate(shard, 0)
+        self.assertIn(b"\ndeltafin: ", read_until(b"then the file ended\n"))
+        with open(shard, "r+b") as file:
+            file.write(weights)
+        say("/stats")
+        tokens = int(re.search(rb"context +(\d+) of", read_until(b" turns")).group(1))
+        say(JAPAN)
+        read_until(b"thinking: ")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 130)
+        saved = run_json("sessions", "show", "f", "--session-dir", self.dir)
+        first = run_json("tokenize", "--decode", " ".join(map(str, saved["ids"][:tokens])))["text"]
+        self.assertEqual(saved["text"][: len(first)], first)
+        self.assertIn(ITALY, first)
+        rest = saved["text"][len(first):]
+        self.assertTrue(rest.startswith("<|close|>think<|sep|><|open|>response<|sep|>"), rest)
+        self.assertIn(JAPAN, rest)
+        self.assertEqual(saved["text"].count("Be brief."), 1)
 
     def test_a_full_context_is_said(self):
         done = chat(f"{ITALY}\n" * 9, "--context", "300", check=False)

@@ -363,7 +363,7 @@ class Interface(Shared):
         connection.close()
         wait_for(lambda: self.server.metric("jobs_running") == 0)
         self.assertLess(self.server.metric("new_tokens_total") - before, 7000)
-        self.assertIn("client left", self.server.stderr())
+        self.assertRegex(self.server.stderr(), r"client left: [1-9]\d* prompt tokens")
 
 
 class Processes(unittest.TestCase):
@@ -402,14 +402,15 @@ class Processes(unittest.TestCase):
             connection.close()
 
     def test_a_second_signal_stops_at_once(self):
-        with Server("--grace", "1000") as server:
-            connection, response = server.stream(TEXTS, self.LONG)
-            next(events(response))
-            server.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: "stopping:" in server.stderr())
-            self.assertNotEqual(server.stop(), 0)
-            response.close()
-            connection.close()
+        for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)):
+            with self.subTest(first=first), Server("--grace", "60") as server:
+                connection, response = server.stream(TEXTS, {**self.LONG, "n": 4})
+                next(events(response))
+                server.process.send_signal(first)
+                wait_for(lambda: "stopping:" in server.stderr())
+                self.assertNotEqual(server.stop(second), 0)
+                response.close()
+                connection.close()
 
     def test_a_restarted_server_goes_on_where_it_was(self):
         body = chat([{"role": "system", "content": "You know a lot. " * 30},
@@ -423,6 +424,15 @@ class Processes(unittest.TestCase):
         self.assertGreater(second["usage"]["prompt_tokens_details"]["cached_tokens"],
                            first["usage"]["prompt_tokens"] // 2)
         self.assertEqual(answer_of(first), answer_of(second))
+
+    def test_states_that_are_lost_are_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "state-0.session"), "w") as file:
+                file.write("not one")
+            with Server(keep_dir=folder) as server:
+                server.post(CHAT, chat("x", max_tokens=2))
+                wait_for(lambda: "could not be written or read: 1;" in server.stderr())
+                self.assertEqual(server.metric("failed_states_total"), 1)
 
     def test_a_default_folder_that_is_no_use_is_done_without(self):
         with tempfile.TemporaryDirectory() as model:

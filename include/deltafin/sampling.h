@@ -16,7 +16,7 @@ struct SamplingOptions {
   int64_t top_k = 0;              // keep this many tokens; 0: all
   double top_p = 1;               // keep the most likely tokens that have this probability; (0, 1]
   double min_p = 0;               // keep tokens with this part of the highest probability; [0, 1)
-  double repetition_penalty = 1;  // of tokens anywhere in the text; (0, 100]
+  double repetition_penalty = 1;  // of tokens anywhere in the text; [0.01, 100]
   double presence_penalty = 0;    // of tokens generated so far; [-100, 100]
   double frequency_penalty = 0;   // the same, times how often; [-100, 100]
   std::vector<std::pair<TokenId, double>> logit_bias;  // [-100, 100]; an id at most once

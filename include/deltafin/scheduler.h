@@ -117,8 +117,9 @@ class Scheduler {
   // an id outside the vocabulary, an impossible sampling option or an empty prompt, and
   // Error(kOutOfMemory) for a prompt that cannot fit the context.
   [[nodiscard]] virtual std::optional<JobId> Submit(Job job) = 0;
-  // Ends the job within one layer of the pass it is in; other jobs are not disturbed. Unknown ids
-  // are ignored: it may have ended.
+  // Ends the job within one layer of the pass it is in; other jobs are not disturbed. What there is
+  // of its answer is kept, for which the token that is being computed is computed to its end.
+  // Unknown ids are ignored: it may have ended.
   virtual void Cancel(JobId id) = 0;
   virtual SchedulerStats stats() const = 0;
   virtual std::vector<LayerPicks> last_picks() const = 0;

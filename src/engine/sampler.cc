@@ -32,8 +32,9 @@ void Check(const SamplingOptions& o, int64_t vocab_size) {
   Require(o.top_k >= 0, "top-k", "at least 0 (all tokens)", static_cast<double>(o.top_k));
   Require(o.top_p > 0 && o.top_p <= 1, "top-p", "more than 0 and at most 1", o.top_p);
   Require(o.min_p >= 0 && o.min_p < 1, "min-p", "at least 0 and less than 1", o.min_p);
-  Require(o.repetition_penalty > 0 && o.repetition_penalty <= 100, "repetition penalty",
-          "more than 0 and at most 100", o.repetition_penalty);
+  // A logit that is divided by next to nothing is beyond all numbers.
+  Require(o.repetition_penalty >= 0.01 && o.repetition_penalty <= 100, "repetition penalty",
+          "0.01 to 100", o.repetition_penalty);
   Require(std::abs(o.presence_penalty) <= 100, "presence penalty", "-100 to 100",
           o.presence_penalty);
   Require(std::abs(o.frequency_penalty) <= 100, "frequency penalty", "-100 to 100",

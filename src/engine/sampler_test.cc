@@ -372,7 +372,7 @@ TEST(SamplerTest, ImpossibleValuesAreRefusedByName) {
   for (double bad : {-0.1, 1.0, nan}) {
     EXPECT_EQ(message([&](O& o) { o.min_p = bad; }).rfind("min-p", 0), 0u) << bad;
   }
-  for (double bad : {0.0, -1.0, 101.0, nan}) {
+  for (double bad : {0.0, -1.0, 1e-308, 101.0, nan}) {
     EXPECT_EQ(message([&](O& o) { o.repetition_penalty = bad; }).rfind("repetition", 0), 0u) << bad;
   }
   for (double bad : {-101.0, 101.0, nan}) {

@@ -1,6 +1,7 @@
 // The scheduler behind include/deltafin/scheduler.h. Internal to engine/.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -80,7 +81,7 @@ class SchedulerImpl : public Scheduler {
   std::map<JobId, JobPtr> jobs_;  // queued and running
   JobId last_id_ = 0;
   bool accepts_ = true;
-  bool quits_ = false;
+  std::atomic<bool> quits_ = false;            // read without it too
   std::optional<Clock::time_point> deadline_;  // of Stop
   SchedulerStats stats_;
   std::vector<LayerPicks> picks_;

@@ -118,12 +118,13 @@ bool SchedulerImpl::RunDraftPass(JobRun& job) {
   const auto start = Clock::now();
   if (!Forward({&run, 1}, sink, pass)) return true;
   const double forward_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const int64_t before = job.result().new_tokens;
   const int64_t kept = job.EndDraftPass(draft, logits);
   const auto undo_start = Clock::now();
   speculation_->rollback().Undo(job.timeline()->state, kept);
   const double undo_seconds = std::chrono::duration<double>(Clock::now() - undo_start).count();
   speculation_->RecordDraft(std::ssize(draft), kept - 1, forward_seconds + undo_seconds);
-  CountNewTokens(kept);
+  CountNewTokens(job.result().new_tokens - before);
   KeepStates(pass);
   return true;
 }
@@ -179,14 +180,14 @@ void SchedulerImpl::OnLayer(int64_t layer, const std::vector<PassRun>& pass) {
 }
 
 // Of a job that is to be stopped a pass over a prompt is broken off; a token is computed to its
-// end, so that the answer can be saved.
+// end, so that the answer is kept as far as it came.
 bool SchedulerImpl::Leaves(PassRun& part) const {
-  const bool leaves =
-      part.job->cancelled() || part.job->ended() || (stop_is_due_ && part.reads_prompt);
-  if (!leaves) return false;
+  if (part.job->cancelled() || (stop_is_due_ && part.reads_prompt)) {
+    part.job->End(FinishReason::kCancelled);
+  }
+  if (!part.job->ended() || !(part.reads_prompt || quits_)) return false;
   part.left = true;
   part.job->timeline()->whole = false;
-  part.job->End(FinishReason::kCancelled);
   return true;
 }
 

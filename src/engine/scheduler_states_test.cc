@@ -168,6 +168,27 @@ TEST_F(SchedulerStatesTest, AnAnswerThatWasCutOffGoesOn) {
   Run(*scheduler, logprobs);
 }
 
+// Clients have time limits, and ask the same again.
+TEST_F(SchedulerStatesTest, ACancelledAnswerGoesOn) {
+  const auto scheduler = NewScheduler(1, kRam, false);
+  for (uint32_t round = 0; round < 6; ++round) {  // most are cancelled in the middle of a pass
+    Job job = MakeJob(Random(10 + round, 50), 300);
+    job.draft_tokens = round % 2 == 0 ? 0 : 4;
+    Recorder recorder;
+    Job first = job;
+    recorder.Attach(&first);
+    const auto id = scheduler->Submit(std::move(first));
+    ASSERT_TRUE(id);
+    recorder.WaitForTokens(30);
+    scheduler->Cancel(*id);
+    EXPECT_EQ(recorder.Wait().finish_reason, FinishReason::kCancelled);
+    const size_t had = recorder.tokens().size();
+    const uint64_t new_tokens = scheduler->stats().new_tokens;
+    Run(*scheduler, job);
+    EXPECT_LE(scheduler->stats().new_tokens - new_tokens, 300 - had);
+  }
+}
+
 TEST_F(SchedulerStatesTest, ARestartFindsWhatWasThere) {
   const std::vector<TokenId> prompt = Random(1, 100);
   std::vector<TokenId> ids;

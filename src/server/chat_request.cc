@@ -60,6 +60,7 @@ std::optional<bool> ReadThinkingSwitch(JsonFields* fields) {
   JsonFields inner(*value, "thinking");
   const std::string type = inner.String("type").value_or("");
   if (type != "enabled" && type != "disabled") fields->Bad("thinking", expected);
+  fields->AddUnknownOf(inner);
   return type == "enabled";
 }
 

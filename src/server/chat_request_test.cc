@@ -82,6 +82,9 @@ TEST(ChatRequestTest, ImpossibleValuesNameTheField) {
   ExpectBad(R"("n": 0)", "n", "from 1 to 16");
   ExpectBad(R"("n": 17)", "n", "from 1 to 16");
   ExpectBad(R"("seed": 1e30)", "seed", "a whole number");
+  ExpectBad(R"("seed": 9223372036854775808)", "seed",
+            "to 9223372036854775807, got 9223372036854775808");
+  ExpectBad(R"("repetition_penalty": 1e-308)", "repetition_penalty", "from 0.01 to 100");
   ExpectBad(R"("stream": "yes")", "stream", "true or false");
   ExpectBad(R"("stop": "")", "stop", "1 to 1024 bytes");
   ExpectBad(R"("stop": [1])", "stop", "strings");
@@ -151,6 +154,10 @@ TEST(ChatRequestTest, UnknownFieldsAreNamed) {
   EXPECT_THAT(Read(R"("future": 1, "user": "u", "verbosity": "low", "metadata": {}, "top_p": null)")
                   .ignored,
               ElementsAre("future", "verbosity"));
+  EXPECT_THAT(Read(R"("thinking": {"type": "enabled", "budget_tokens": 9}, "stream": true,
+                      "stream_options": {"include_usage": true, "include_obfuscation": false})")
+                  .ignored,
+              ElementsAre("stream_options.include_obfuscation", "thinking.budget_tokens"));
 }
 
 TEST(ChatRequestTest, Thinking) {

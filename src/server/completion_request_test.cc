@@ -58,6 +58,18 @@ TEST(CompletionRequestTest, Prompts) {
   EXPECT_GT(ReadCompletion(R"("prompt": "<|open|>")").prompts[0].size(), 1u);
 }
 
+TEST(CompletionRequestTest, APromptThatIsOnlyScoredMayFillTheContext) {
+  RequestLimits limits = CompletionLimits();
+  limits.context_tokens = 2;
+  const auto read = [&](const std::string& prompt, const std::string& tokens) {
+    return ReadCompletionRequest(
+        R"({"echo": true, "prompt": )" + prompt + R"(, "max_tokens": )" + tokens + "}", limits);
+  };
+  EXPECT_EQ(read("[5, 6]", "0").max_new_tokens, std::vector<int64_t>{0});
+  EXPECT_THROW((void)read("[5, 6]", "1"), ApiError);
+  EXPECT_THROW((void)read("[5, 6, 7]", "0"), ApiError);
+}
+
 TEST(CompletionRequestTest, PromptsThatAreNone) {
   ExpectBadCompletion("", "prompt", "got nothing");
   ExpectBadCompletion(R"("prompt": "")", "prompt", "at least one token");
@@ -81,6 +93,9 @@ TEST(CompletionRequestTest, Fields) {
   EXPECT_THAT(request.ignored, ElementsAre("x"));
   EXPECT_EQ(ReadCompletion(R"("prompt": "a")").max_new_tokens, std::vector<int64_t>{256});
   ExpectBadCompletion(R"("prompt": "a", "max_tokens": 0)", "max_tokens", "at least 1");
+  EXPECT_THAT(
+      ReadCompletion(R"("prompt": "a", "stream": true, "stream_options": {"y": 1})").ignored,
+      ElementsAre("stream_options.y"));
   ExpectBadCompletion(R"("prompt": "a", "suffix": "b")", "suffix", "does not fill gaps");
   ExpectBadCompletion(R"("prompt": "a", "best_of": 2)", "best_of", "the same as n");
   ExpectBadCompletion(R"("prompt": "a", "logprobs": 21)", "logprobs", "0 to 20");

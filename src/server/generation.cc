@@ -189,8 +189,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void Ended(size_t i, const AnswerEnd& end, bool is_whole, const std::string& error) {
     watched_[i].has_ended = true;
     --num_open_;
-    prompt_tokens_ += end.prompt_tokens;
-    cached_tokens_ += end.cached_tokens;
+    watched_[i].progress.cached_tokens = end.cached_tokens;
     if (!is_over_) {
       if (!error.empty()) {
         context_.log(request_.id + " failed: " + error);
@@ -280,10 +279,16 @@ class Generation : public std::enable_shared_from_this<Generation> {
   }
 
   void Log(const char* what) const {
+    int64_t prompt_tokens = 0;
+    int64_t cached_tokens = 0;
     int64_t new_tokens = 0;
-    for (const Watched& watched : watched_) new_tokens += watched.new_tokens;
+    for (const Watched& watched : watched_) {
+      prompt_tokens += watched.progress.prompt_tokens;
+      cached_tokens += watched.progress.cached_tokens;
+      new_tokens += watched.new_tokens;
+    }
     context_.log(format("{} {}: {} prompt tokens ({} cached), {} new tokens, {:.2f} s", request_.id,
-                        what, prompt_tokens_, cached_tokens_, new_tokens, SecondsSince(began_)));
+                        what, prompt_tokens, cached_tokens, new_tokens, SecondsSince(began_)));
   }
 
   const GenerationContext context_;
@@ -298,8 +303,6 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Nothing more goes to the client. Also read by the scheduler's thread, so that a job whose
   // client has left ends with its next token at the latest.
   std::atomic<bool> is_over_ = false;
-  int64_t prompt_tokens_ = 0;  // of the jobs that have ended
-  int64_t cached_tokens_ = 0;
 };
 
 std::vector<WatchedJob> GenerationList::jobs() const {

@@ -75,10 +75,7 @@ SamplingOptions ReadSampling(JsonFields* fields, const RequestLimits& limits) {
   sampling.top_k = std::max<int64_t>(0, fields->Int("top_k", -1, INT32_MAX).value_or(0));
   sampling.presence_penalty = fields->Number("presence_penalty", -100, 100).value_or(0);
   sampling.frequency_penalty = fields->Number("frequency_penalty", -100, 100).value_or(0);
-  sampling.repetition_penalty = fields->Number("repetition_penalty", 0, 100).value_or(1);
-  if (sampling.repetition_penalty == 0) {
-    fields->Bad("repetition_penalty", "more than 0 and at most 100");
-  }
+  sampling.repetition_penalty = fields->Number("repetition_penalty", 0.01, 100).value_or(1);
   ReadBias(fields, limits, &sampling);
   sampling.seed = ReadSeed(fields);
   return sampling;
@@ -96,6 +93,7 @@ GenerationFields ReadGenerationFields(JsonFields* fields, const RequestLimits& l
     if (!values.stream) fields->Bad("stream_options", "nothing without \"stream\": true");
     JsonFields inner(*options, "stream_options");
     values.include_usage = inner.Bool("include_usage").value_or(false);
+    fields->AddUnknownOf(inner);
   }
   values.stop = ReadStops(fields);
   values.sampling = ReadSampling(fields, limits);
@@ -129,7 +127,7 @@ std::optional<int64_t> ReadMaxTokens(JsonFields* fields, const char* name, int64
 int64_t NewTokens(const std::optional<int64_t>& wanted, int64_t without, int64_t prompt_tokens,
                   const RequestLimits& limits) {
   const int64_t room = limits.context_tokens - prompt_tokens;
-  if (room < 1) {
+  if (room < std::min<int64_t>(1, wanted.value_or(without))) {  // 0: only scores the prompt
     throw ApiError(400,
                    "the prompt has " + std::to_string(prompt_tokens) +
                        " tokens, and the context of this server " +

@@ -41,8 +41,9 @@ std::optional<int64_t> JsonFields::Int(std::string_view name, int64_t min, int64
       value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   if (!value->is_number_integer() || is_big || value->get<int64_t>() < min ||
       value->get<int64_t>() > max) {
-    Bad(name, max == INT64_MAX ? format("a whole number, at least {}", min)
-                               : format("a whole number from {} to {}", min, max));
+    const bool has_limit = max != INT64_MAX || min == INT64_MIN || is_big;
+    Bad(name, has_limit ? format("a whole number from {} to {}", min, max)
+                        : format("a whole number, at least {}", min));
   }
   return value->get<int64_t>();
 }
@@ -97,7 +98,12 @@ std::vector<std::string> JsonFields::unknown() const {
   for (const auto& [name, value] : object_.items()) {
     if (known_.count(name) == 0) names.push_back(name);
   }
+  names.insert(names.end(), unknown_inside_.begin(), unknown_inside_.end());
   return names;
+}
+
+void JsonFields::AddUnknownOf(const JsonFields& inner) {
+  for (const std::string& name : inner.unknown()) unknown_inside_.push_back(inner.PathOf(name));
 }
 
 Json ParseRequestBody(const std::string& body) {

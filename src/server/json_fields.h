@@ -34,13 +34,15 @@ class JsonFields {
   // Nothing depends on the field.
   void Accept(std::string_view name) { (void)Find(name); }
 
-  // The fields that nobody asked for.
+  // The fields that nobody asked for, also those of objects inside that AddUnknownOf told of.
   std::vector<std::string> unknown() const;
+  void AddUnknownOf(const JsonFields& inner);
 
  private:
   const Json& object_;
   std::string path_;
   std::set<std::string, std::less<>> known_;
+  std::vector<std::string> unknown_inside_;  // paths
 };
 
 // The object that a request consists of. Throws ApiError(400).

@@ -66,6 +66,9 @@ std::string MetricsText(const Engine& engine, const SchedulerStats& scheduler,
   metrics.Counter("passes_total", "Passes over the weights.", scheduler.passes);
   metrics.Gauge("snapshot_bytes", "Memory of states that later prompts may begin with.",
                 scheduler.snapshot_bytes);
+  metrics.Gauge("state_file_bytes", "Files of such states.", scheduler.state_dir_bytes);
+  metrics.Counter("failed_states_total", "Such states that could not be written or read.",
+                  scheduler.failed_states);
 
   const ExpertStoreCounters experts = engine.expert_counters();
   metrics.Counter("experts_requested_total", "Experts that the routers picked.", experts.requested);

@@ -1,6 +1,7 @@
 #include "server/responses_request.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -83,12 +84,11 @@ class Conversation {
     } else if (type == "function_call") {
       AddCall(path, &fields);
     } else if (type == "function_call_output") {
-      Add({{"role", "tool"},
-           {"tool_call_id", fields.String("call_id").value_or("")},
-           {"content", Content("output", &fields)}},
-          path);
-      Rename("tool_call_id", path + ".call_id");
-      Rename("name", path + ".call_id");
+      const std::string id = fields.String("call_id").value_or("");
+      if (call_ids_.count(id) == 0) {
+        fields.Bad("call_id", "the call_id of a function_call of the assistant's before it");
+      }
+      Add({{"role", "tool"}, {"tool_call_id", id}, {"content", Content("output", &fields)}}, path);
     } else {
       fields.Bad("type",
                  "\"message\", \"reasoning\", \"function_call\" or \"function_call_output\"");
@@ -141,13 +141,16 @@ class Conversation {
   }
 
   void AddCall(const std::string& path, JsonFields* fields) {
-    Json call{{"id", fields->String("call_id").value_or("")},
+    const std::string id = fields->String("call_id").value_or("");
+    if (id.empty()) fields->Bad("call_id", "the id that the call came with");
+    Json call{{"id", id},
               {"type", "function"},
               {"function",
                {{"name", fields->String("name").value_or("")},
                 {"arguments", fields->String("arguments").value_or("")}}}};
     Json& calls = Assistant({}, path)["tool_calls"];
     calls.push_back(std::move(call));
+    call_ids_.insert(id);
     const std::string at = format("tool_calls[{}]", calls.size() - 1);
     Rename(at + ".function", path);
     Rename(at, path);
@@ -159,12 +162,16 @@ class Conversation {
                          std::none_of(members.begin(), members.end(), [&](const char* member) {
                            return messages_.back().contains(member);
                          });
-    if (!goes_on) Add({{"role", "assistant"}}, path);
+    if (!goes_on) {
+      Add({{"role", "assistant"}}, path);
+      call_ids_.clear();
+    }
     return messages_.back();
   }
 
   Json messages_ = Json::array();
   std::vector<Renamed> names_;
+  std::set<std::string> call_ids_;  // of the last message of the assistant
 };
 
 void ReadInput(JsonFields* fields, Conversation* conversation) {
@@ -225,6 +232,7 @@ void ReadText(JsonFields* fields, Json* chat, std::vector<Renamed>* names) {
     inner.Refuse("verbosity", "the model has no such setting; say it in the instructions");
   }
   const Json* answer = inner.Object("format");
+  fields->AddUnknownOf(inner);
   if (answer == nullptr) return;
   Json& response_format = (*chat)["response_format"];
   names->push_back({"response_format.json_schema", "text.format"});
@@ -248,6 +256,7 @@ void ReadReasoning(JsonFields* fields, Json* chat, std::vector<std::string>* not
         "reasoning.summary: nothing is summed up, answers have all of the "
         "reasoning as its content");
   }
+  fields->AddUnknownOf(inner);
 }
 
 // ---- the rest ----

@@ -108,8 +108,8 @@ TEST(ResponsesRequestTest, NotesAndIgnoredFieldsHaveTheirNamesHere) {
       ReadResponses(R"("input": "Hi", "future": 1, "user": "u", "store": false,
       "reasoning": {"effort": "medium", "summary": "auto"}, "truncation": "disabled",
       "include": ["reasoning.encrypted_content"], "service_tier": "auto", "top_logprobs": 0,
-      "previous_response_id": null, "background": false, "text": {"verbosity": "medium"})");
-  EXPECT_THAT(request.chat.ignored, ElementsAre("future"));
+      "previous_response_id": null, "background": false, "text": {"verbosity": "medium", "x": 1})");
+  EXPECT_THAT(request.chat.ignored, ElementsAre("future", "text.x"));
   EXPECT_THAT(request.chat.notes,
               ElementsAre(HasSubstr("include"), HasSubstr("reasoning.summary"),
                           HasSubstr("reasoning.effort medium is taken as high")));
@@ -134,7 +134,14 @@ TEST(ResponsesRequestTest, ErrorsNameTheFieldAsItIsSpelledHere) {
                      "input[1].name", "the name of a tool");
   ExpectBadResponses(
       R"("input": [{"type": "function_call_output", "call_id": "a", "output": "x"}])",
-      "input[0].call_id", "the id of a call");
+      "input[0].call_id", "the call_id of a function_call");
+  const std::string call =
+      R"({"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"})";
+  ExpectBadResponses(R"("input": [)" + call +
+                         R"(, {"type": "function_call_output", "call_id": "b", "output": "x"}])",
+                     "input[1].call_id", "got \"b\"");
+  ExpectBadResponses(R"("input": [{"type": "function_call", "name": "f", "arguments": "{}"}])",
+                     "input[0].call_id", "got nothing");
   ExpectBadResponses(R"("input": "x", "temperature": -1)", "temperature", "from 0 to 100");
   ExpectBadResponses(R"("input": "x", "max_output_tokens": 0)", "max_output_tokens", "at least 1");
   ExpectBadResponses(R"("input": "x", "reasoning": {"effort": "huge"})", "reasoning.effort",

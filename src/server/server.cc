@@ -90,7 +90,10 @@ class ServerImpl final : public Server {
          [](int status, const std::string& message) {
            return ErrorResponse(ApiError(status, message));
          }});
-    http_->Every(LiveFeed::kTickSeconds, [this] { live_.Tick(); });
+    http_->Every(LiveFeed::kTickSeconds, [this] {
+      live_.Tick();
+      ReportFailedStates();
+    });
     http_->Start();
   }
 
@@ -109,6 +112,15 @@ class ServerImpl final : public Server {
   }
 
  private:
+  // On the I/O thread. Nobody would know otherwise why a restarted server computes all again.
+  void ReportFailedStates() {
+    const uint64_t failed = scheduler_.stats().failed_states;
+    const uint64_t more = failed - std::exchange(failed_states_, failed);
+    if (more == 0) return;
+    options_.log("kept states that could not be written or read: " + std::to_string(more) +
+                 "; what they hold is computed again. Is the disk of --keep-dir full?");
+  }
+
   // ---- before the body, on the I/O thread ----
 
   std::optional<HttpResponse> Admit(const HttpRequest& head) const {
@@ -248,8 +260,9 @@ class ServerImpl final : public Server {
   AccessRules rules_;
   Service service_;
   std::atomic<bool> stopping_ = false;
-  GenerationList list_;  // I/O thread
-  LiveFeed live_;        // I/O thread
+  GenerationList list_;         // I/O thread
+  LiveFeed live_;               // I/O thread
+  uint64_t failed_states_ = 0;  // I/O thread
   std::unique_ptr<HttpServer> http_;
 };
 

@@ -3,8 +3,15 @@ import { readFile } from "node:fs/promises";
 
 const kPage = new URL("../../src/server/page/", import.meta.url);
 
-/** A module of the page that imports nothing. */
+async function addressOf(name) {
+  let source = await readFile(new URL(name, kPage), "utf8");
+  for (const [words, other] of source.matchAll(/from "\.\/([\w.]+)"/g)) {
+    source = source.replace(words, `from "${await addressOf(other)}"`);
+  }
+  return `data:text/javascript;base64,${Buffer.from(source).toString("base64")}`;
+}
+
+/** A module of the page, and those that it imports. */
 export async function load(name) {
-  const source = await readFile(new URL(name, kPage), "utf8");
-  return import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
+  return import(await addressOf(name));
 }

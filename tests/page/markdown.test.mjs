@@ -147,6 +147,16 @@ test("what is hard to read has an end", { timeout: 60_000 }, () => {
   for (const text of hard) parseMarkdown(text);
 });
 
+// An answer is read anew while it grows. These take a second or two, and minutes where every mark
+// is searched for to the end of the text.
+test("long answers that repeat themselves are read quickly", () => {
+  const began = performance.now();
+  for (const word of ["**Note: ", "*a ", "_a ", "~~a ", "[", "![a ", "[a](b ", "\\["]) {
+    parseMarkdown(word.repeat(Math.ceil(160_000 / word.length)));
+  }
+  assert.ok(performance.now() - began < 30_000);
+});
+
 test("any text becomes a tree, and every prefix of it too", () => {
   const words = ["*", "**", "_", "`", "```", "\n", "\n\n", "[", "](", ")", "> ", "- ", "1. ", "# ", "|", "---", "a", "b ", "\\", "<", "https://x.org", "~~", "  ", "!", "😀"];
   let seed = 7;

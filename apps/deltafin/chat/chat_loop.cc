@@ -114,7 +114,13 @@ void ChatLoop::Ask(const std::string& question) {
         view.PromptProgress(layer, engine_.info().num_layers, num_prompt_tokens);
       };
     }
-    TurnResult turn = conversation_.Ask(question, callbacks);
+    TurnResult turn;
+    try {
+      turn = conversation_.Ask(question, callbacks);
+    } catch (const Error&) {
+      view.Finish();  // what failed is said on a line of its own, and not dimmed
+      throw;
+    }
     was_interrupted_ = turn.finish_reason == FinishReason::kCancelled;
     view.Finish();
     if (turn.withdrawn) {

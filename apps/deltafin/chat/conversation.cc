@@ -38,8 +38,7 @@ void Conversation::SetEffort(ReasoningEffort effort) {
 }
 
 void Conversation::Clear() {
-  session_.reset();  // the plan has room for one
-  session_ = engine_.NewSession();
+  GoBack(nullptr);
   closing_.clear();
   lost_.clear();
   num_turns_ = 0;
@@ -86,10 +85,21 @@ void Conversation::AppendPrompt(const std::vector<TokenId>& prompt,
   session_->SetOnRouterPicks({});  // an observer keeps the session from guessing ahead
 }
 
+void Conversation::GoBack(const Snapshot* before) {
+  if (before != nullptr) return session_->Restore(*before);
+  session_.reset();  // the plan has room for one
+  session_ = engine_.NewSession();
+}
+
+void Conversation::LoseState() {
+  lost_ = session_->tokens();
+  closing_ = Closing(std::span(lost_).subspan(session_->first_generated()));
+  GoBack(nullptr);
+}
+
 void Conversation::Rebuild(const TurnCallbacks& callbacks) {
   if (lost_.empty()) return;
-  session_.reset();
-  session_ = engine_.NewSession();
+  GoBack(nullptr);
   AppendPrompt(lost_, callbacks);
   lost_.clear();
 }
@@ -114,12 +124,7 @@ TurnResult Conversation::Ask(const std::string& question, const TurnCallbacks& c
     AppendPrompt(prompt, callbacks);
   } catch (const Error& error) {
     session_->SetOnRouterPicks({});
-    if (before) {
-      session_->Restore(*before);
-    } else {
-      session_.reset();
-      session_ = engine_.NewSession();
-    }
+    GoBack(before.get());
     if (error.code() != ErrorCode::kCancelled) throw;
     result.finish_reason = FinishReason::kCancelled;
     result.withdrawn = true;
@@ -147,14 +152,21 @@ TurnResult Conversation::Ask(const std::string& question, const TurnCallbacks& c
     return !ended_after_a_token;
   };
   options.cancelled = callbacks.stop.now;
-  const GenerateResult generated = session_->Generate({}, options);
+  GenerateResult generated;
+  try {
+    generated = session_->Generate({}, options);
+  } catch (const Error&) {  // a failed read, say
+    LoseState();
+    throw;
+  }
   result.new_tokens = std::ssize(generated.tokens);
   result.decode_seconds = generated.decode_seconds;
   result.finish_reason = generated.finish_reason;
   if (generated.finish_reason == FinishReason::kCancelled && !ended_after_a_token) {
-    lost_ = session_->tokens();
+    LoseState();
+  } else {
+    closing_ = Closing(generated.tokens);
   }
-  closing_ = Closing(generated.tokens);
   show(parser->Finish());
   return result;
 }
@@ -163,8 +175,8 @@ void Conversation::Save(const std::string& path) const {
   if (!lost_.empty() || session_->tokens().empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 lost_.empty() ? "there is nothing to save yet"
-                              : "the last answer was stopped in the middle of a token; ask "
-                                "something first, then save");
+                              : "the last answer ended in the middle of a token; ask something "
+                                "first, then save");
   }
   SessionNote note;
   note.chat = true;
@@ -179,17 +191,17 @@ void Conversation::Save(const std::string& path) const {
 }
 
 TurnResult Conversation::Load(const std::string& path) {
-  // A session that reads a file which does not fit stays as it was, so this one may be used.
   std::unique_ptr<Snapshot> before;
   if (lost_.empty() && !session_->tokens().empty()) before = session_->Save();
-  const SessionNote note = SessionNote::Parse(session_->RestoreFrom(path), path);
-  if (!note.chat) {
-    if (before) {
-      session_->Restore(*before);
-    } else {
-      Clear();
+  SessionNote note;
+  try {
+    note = SessionNote::Parse(session_->RestoreFrom(path), path);
+    if (!note.chat) {
+      throw Error(ErrorCode::kInvalidArgument, path + ": is a plain text, no conversation");
     }
-    throw Error(ErrorCode::kInvalidArgument, path + ": is a plain text, no conversation");
+  } catch (const Error&) {
+    GoBack(before.get());
+    throw;
   }
   before.reset();
   lost_.clear();

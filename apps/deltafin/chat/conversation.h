@@ -50,8 +50,9 @@ class Conversation {
   const std::string& system() const { return system_; }
   ReasoningEffort effort() const { return effort_; }
 
-  // Asks and returns the answer. Throws Error as Session::Append; the conversation is then as it
-  // was before.
+  // Asks and returns the answer. Throws Error as Session::Append: before the answer began the
+  // question is taken back, else what was said of the answer stays, and the next question computes
+  // the conversation again.
   TurnResult Ask(const std::string& question, const TurnCallbacks& callbacks);
 
   // Forgets what was said; the system message and the effort stay.
@@ -70,7 +71,11 @@ class Conversation {
   std::vector<TokenId> Prompt(const std::string& question, bool* thinking) const;
   // What ends an answer that was cut off; nothing when it ended by itself.
   std::vector<TokenId> Closing(std::span<const TokenId> answer) const;
-  // Computes the tokens of a conversation whose session was cut off in the middle of a pass.
+  // To a session's state of before, or to an empty one.
+  void GoBack(const Snapshot* before);
+  // The answer was cut off in the middle of a pass.
+  void LoseState();
+  // Computes the tokens of a conversation whose session was.
   void Rebuild(const TurnCallbacks& callbacks);
   void AppendPrompt(const std::vector<TokenId>& prompt, const TurnCallbacks& callbacks);
 

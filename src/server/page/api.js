@@ -50,6 +50,8 @@ export function chatRequest(model, messages, settings) {
     request.messages.push({ role: "system", content: settings.system });
   }
   for (const message of messages) {
+    // An answer that failed or was stopped before its first word was none.
+    if (message.role === "assistant" && message.content === "" && !message.reasoning) continue;
     const sent = { role: message.role, content: message.content };
     // What was thought is part of the prompt that the server has computed already.
     if (message.reasoning) sent.reasoning_content = message.reasoning;

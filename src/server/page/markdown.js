@@ -7,6 +7,7 @@
 
 const kMaxDepth = 12; // of quotes, lists and emphasis in each other; deeper ones are text
 const kEscapable = "\\`*_{}[]()#+-.!|~<>";
+const kMaxLinkLength = 4096; // of a link's text and address, each; longer ones are text
 
 export function parseMarkdown(text) {
   const lines = text.replace(/\r\n?/g, "\n").replace(/\t/g, "    ").split("\n");
@@ -246,6 +247,8 @@ export function parseInline(text) {
 
 function inlineOf(text, depth) {
   const nodes = [];
+  // Marks that nothing ends from here on: a text of many would be searched to its end for each.
+  const unended = new Set();
   let plain = "";
   const flush = () => {
     if (plain !== "") nodes.push({ type: "text", text: plain });
@@ -253,7 +256,7 @@ function inlineOf(text, depth) {
   };
   let at = 0;
   while (at < text.length) {
-    const found = specialAt(text, at, depth);
+    const found = specialAt(text, at, depth, unended);
     if (found === null) {
       plain += text[at];
       at++;
@@ -273,11 +276,11 @@ function inlineOf(text, depth) {
 }
 
 // What begins at text[at]: {node, end}, {text, end} for characters that stay text, or null.
-function specialAt(text, at, depth) {
+function specialAt(text, at, depth, unended) {
   switch (text[at]) {
     case "\\":
       if (text[at + 1] === "\n") return { node: { type: "break" }, end: at + 2 };
-      if (at + 1 < text.length && "\\`*_#|~<>[]".includes(text[at + 1]) && isEscape(text, at)) {
+      if (at + 1 < text.length && "\\`*_#|~<>[]".includes(text[at + 1]) && isEscape(text, at, unended)) {
         return { text: text[at + 1], end: at + 2 };
       }
       return null;
@@ -288,7 +291,7 @@ function specialAt(text, at, depth) {
     case "*":
     case "_":
     case "~":
-      return depth < kMaxDepth ? emphasisAt(text, at, depth) : null;
+      return depth < kMaxDepth ? emphasisAt(text, at, depth, unended) : null;
     case "!":
       if (text[at + 1] !== "[") return null;
       return depth < kMaxDepth ? linkAt(text, at + 1, depth) : null;
@@ -304,9 +307,12 @@ function specialAt(text, at, depth) {
 }
 
 // \[ ... \] and \( ... \) are formulas, which stay as they are.
-function isEscape(text, at) {
+function isEscape(text, at, unended) {
   const next = text[at + 1];
-  if (next === "[") return !text.includes("\\]", at + 2);
+  if (next === "[") {
+    if (!unended.has(next) && !text.includes("\\]", at + 2)) unended.add(next);
+    return unended.has(next);
+  }
   if (next === "]") return !text.slice(0, at).includes("\\[");
   return kEscapable.includes(next);
 }
@@ -342,7 +348,7 @@ function isSpaceAt(letter) {
   return letter === undefined || /\s/.test(letter);
 }
 
-function emphasisAt(text, at, depth) {
+function emphasisAt(text, at, depth, unended) {
   const mark = text[at];
   const run = runLength(text, at);
   const asText = { text: mark.repeat(run), end: at + run };
@@ -351,8 +357,12 @@ function emphasisAt(text, at, depth) {
   if (mark === "~" && run !== 2) return asText;
   const sizes = mark === "~" ? [2] : run >= 3 ? [3, 2, 1] : run === 2 ? [2, 1] : [1];
   for (const size of sizes) {
-    const end = closingAt(text, at + size, mark, size);
-    if (end < 0) continue;
+    const kind = mark.repeat(size);
+    const end = unended.has(kind) ? -1 : closingAt(text, at + size, mark, size);
+    if (end < 0) {
+      unended.add(kind);
+      continue;
+    }
     const inner = inlineOf(text.slice(at + size, end), depth + 1);
     if (mark === "~") return { node: { type: "del", inline: inner }, end: end + 2 };
     if (size === 1) return { node: { type: "em", inline: inner }, end: end + 1 };
@@ -400,7 +410,8 @@ export function safeUrl(text) {
 function linkAt(text, at, depth) {
   let level = 0;
   let close = -1;
-  for (let i = at; i < text.length && close < 0; i++) {
+  const last = Math.min(text.length, at + kMaxLinkLength);
+  for (let i = at; i < last && close < 0; i++) {
     if (text[i] === "\\") i++;
     else if (text[i] === "[") level++;
     else if (text[i] === "]" && --level === 0) close = i;
@@ -408,7 +419,8 @@ function linkAt(text, at, depth) {
   if (close < 0 || text[close + 1] !== "(") return null;
   let end = -1;
   level = 0;
-  for (let i = close + 1; i < text.length && text[i] !== "\n" && end < 0; i++) {
+  const limit = Math.min(text.length, close + kMaxLinkLength);
+  for (let i = close + 1; i < limit && text[i] !== "\n" && end < 0; i++) {
     if (text[i] === "(") level++;
     else if (text[i] === ")" && --level === 0) end = i;
   }
