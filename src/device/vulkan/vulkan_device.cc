@@ -501,6 +501,7 @@ void VulkanDevice::Forget() {
 
 void VulkanDevice::Lose(const std::string& why) {
   is_lost_ = true;
+  why_lost_ = why;
   commands_.reset();
   next_product_.reset();
   spine_.Forget();

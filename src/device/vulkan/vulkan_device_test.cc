@@ -541,6 +541,21 @@ TEST_F(VulkanDeviceTest, TellsWhereTheTimeWent) {
   EXPECT_GT(use.busy_seconds - before.busy_seconds, 0.99 * seconds);
 }
 
+// Nothing goes on that was not chosen.
+TEST_F(VulkanDeviceTest, ASelfTestThatLosesTheGpuSaysThatAlone) {
+  Gpu& gpu = gpu_->gpu();
+  for (const int64_t submits : {0, 6, 30}) {
+    GpuFaults faults;
+    faults.submits_until_lost = submits;
+    gpu.SetFaults(faults);
+    const GpuVerdict verdict = TestGpu(gpu, MakeCpuDevice(gpu_->pool()), gpu_->pool());
+    EXPECT_NE(verdict.problem.find("was lost"), std::string::npos) << verdict.problem;
+    EXPECT_EQ(verdict.problem.find("CPU"), std::string::npos) << verdict.problem;
+    gpu.SetFaults({});
+  }
+  EXPECT_EQ(TestGpu(gpu, MakeCpuDevice(gpu_->pool()), gpu_->pool()).problem, "");
+}
+
 TEST_F(VulkanDeviceTest, ListsTheGpu) {
   const std::vector<GpuInfo> gpus = ListGpus();
   ASSERT_FALSE(gpus.empty());
