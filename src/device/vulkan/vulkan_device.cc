@@ -116,6 +116,7 @@ bool VulkanDevice::OnGpuKeeping(const Operands& reads, const Operands& writes, K
     if (stays) WroteKept(std::move(step));
   } catch (const Error& error) {
     if (is_lost_) throw;  // weights could not be read again
+    lacked_memory_ = true;
     if (error.code() != ErrorCode::kOutOfMemory) Lose(error.what());
     return false;
   }

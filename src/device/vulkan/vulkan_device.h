@@ -72,6 +72,8 @@ class VulkanDevice final : public Device, public WeightKeeper {
   uint64_t held_bytes() const { return spine_.taken_bytes() + experts_.taken_bytes(); }
   bool is_lost() const { return is_lost_; }
   const std::string& why_lost() const { return why_lost_; }
+  // Whether the host got something because the GPU had no memory for it.
+  bool lacked_memory() const { return lacked_memory_; }
   int64_t num_waits() const { return num_waits_; }  // of the host for results
   // Of host memory that was taken for what passes between the two.
   uint64_t staging_bytes() const { return to_gpu_.chunks_bytes() + from_gpu_.chunks_bytes(); }
@@ -444,6 +446,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   std::optional<DeviceBuffer> expert_values_;  // ExpertsByProducts
   bool host_has_experts_ = false;              // ExpertMlp left some to the host since StartExperts
   int64_t num_waits_ = 0;
+  bool lacked_memory_ = false;
   bool is_lost_ = false;
   std::string why_lost_;
   ByteSet never_computed_;  // host memory whose values were lost with the GPU, since `why_never_`

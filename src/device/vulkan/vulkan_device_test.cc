@@ -556,6 +556,23 @@ TEST_F(VulkanDeviceTest, ASelfTestThatLosesTheGpuSaysThatAlone) {
   EXPECT_EQ(TestGpu(gpu, MakeCpuDevice(gpu_->pool()), gpu_->pool()).problem, "");
 }
 
+// The host's bits in place of its own would say nothing of it.
+TEST_F(VulkanDeviceTest, AGpuWithoutMemoryForTheSelfTestDoesNotPass) {
+  const auto instance = VulkanInstance::Create();
+  Gpu gpu(instance, TestGpuNumber(*instance));
+  for (const uint64_t mebibytes : {1, 8, 40, 80, 120, 1000}) {
+    GpuFaults faults;
+    faults.most_bytes = mebibytes << 20;
+    gpu.SetFaults(faults);
+    const GpuVerdict verdict = TestGpu(gpu, MakeCpuDevice(gpu_->pool()), gpu_->pool());
+    if (mebibytes == 1000) {
+      EXPECT_EQ(verdict.problem, "");
+    } else {
+      EXPECT_NE(verdict.problem.find("memory"), std::string::npos) << mebibytes;
+    }
+  }
+}
+
 TEST_F(VulkanDeviceTest, ListsTheGpu) {
   const std::vector<GpuInfo> gpus = ListGpus();
   ASSERT_FALSE(gpus.empty());
