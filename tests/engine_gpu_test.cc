@@ -85,7 +85,9 @@ TEST(EngineGpu, WhatTheGpuHoldsIsReadOnce) {
   EXPECT_GT(first.spine_bytes, kMiB);
   EXPECT_EQ(later.head_bytes, 0u);
   EXPECT_LE(later.spine_bytes, first.spine_bytes / 50);  // what was read ahead
-  EXPECT_EQ(engine->memory_plan().device_spine_bytes > 0, true);
+  EXPECT_GT(engine->memory_plan().device_spine_bytes, kMiB);
+  EXPECT_LT(engine->memory_plan().spine_bytes, kMiB);
+  EXPECT_EQ(engine->info().streamed_spine_bytes, 0u);
 }
 
 TEST(EngineGpu, GreedyIdsAreTheOracles) {
@@ -150,6 +152,22 @@ TEST(EngineGpu, ALostGpuCostsNoBit) {
     EXPECT_EQ(AppendAll(*engine->NewSession(), tokens, 0), want);  // and the next answer
     ASSERT_EQ(notices.size(), 1u);
     EXPECT_THAT(notices[0], testing::HasSubstr("lost"));
+  }
+}
+
+// Wherever it ends: in what is staged, shadows, scratch or weights.
+TEST(EngineGpu, LessMemoryThanPlannedCostsNoBit) {
+  const auto tokens = SomeTokens(24);
+  const auto want = AppendAll(*Open(Options(NanoDir(), 0))->NewSession(), tokens, 0);
+  for (const uint64_t most : {uint64_t{1}, 20 * kMiB, 40 * kMiB, 70 * kMiB, 100 * kMiB, 130 * kMiB,
+                              180 * kMiB, 240 * kMiB}) {
+    const auto engine = Open(Options(NanoDir(), 64 * kMiB));
+    GpuFaults faults;
+    faults.most_bytes = most;
+    engine->gpu()->SetFaults(faults);
+    for (const int64_t chunk : {20, 3}) {
+      ASSERT_EQ(AppendAll(*engine->NewSession(), tokens, chunk), want) << most << ", " << chunk;
+    }
   }
 }
 

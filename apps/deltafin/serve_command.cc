@@ -117,15 +117,13 @@ ServerOptions ToServerOptions(const ServeOptions& options, const SchedulerOption
   return server;
 }
 
-void WarnWhenStreaming(const ModelInfo& info, const std::vector<PlanLine>& plan) {
-  const auto spine = std::find_if(plan.begin(), plan.end(),
-                                  [](const PlanLine& line) { return line.what == "spine"; });
-  if (spine == plan.end() || spine->bytes >= info.spine_bytes) return;
+void WarnWhenStreaming(const ModelInfo& info) {
+  if (info.streamed_spine_bytes == 0) return;
   std::fprintf(stderr,
-               "warning: %.0f GB of the spine do not fit into memory and are read again for every "
+               "warning: %.2f GB of the spine do not fit into memory and are read again for every "
                "pass: a prompt may take minutes, and an answer hours. Clients should stream, and "
                "wait without a time limit\n",
-               static_cast<double>(info.spine_bytes - spine->bytes) / 1e9);
+               static_cast<double>(info.streamed_spine_bytes) / 1e9);
 }
 
 // Browsers say where a page is from as SCHEME://HOST[:PORT]; nothing else would ever match.
@@ -205,7 +203,7 @@ int Serve(const ServeOptions& options) {
   const auto engine = OpenEngine(options, &engine_options);
   const SchedulerOptions scheduler_options = ToSchedulerOptions(options, engine_options);
   Introduce(options.model, *engine);
-  WarnWhenStreaming(engine->info(), engine->plan());
+  WarnWhenStreaming(engine->info());
 
   const auto scheduler = MakeScheduler(options, *engine, scheduler_options);
   const auto server = Server::Start(*engine, *scheduler,

@@ -76,10 +76,11 @@ struct ModelInfo {
   int64_t max_context_tokens = 0;  // that the model was made for
   // Of a session's context; fewer than context_tokens: the others lie in a file.
   int64_t context_tokens_in_ram = 0;
-  uint64_t total_bytes = 0;      // of the shards
-  uint64_t spine_bytes = 0;      // matrices of the spine that is used
-  uint64_t expert_bytes = 0;     // of one expert
-  uint64_t bytes_per_token = 0;  // weights that one decoded token touches
+  uint64_t total_bytes = 0;           // of the shards
+  uint64_t spine_bytes = 0;           // matrices of the spine that is used
+  uint64_t streamed_spine_bytes = 0;  // of these, read for every pass
+  uint64_t expert_bytes = 0;          // of one expert
+  uint64_t bytes_per_token = 0;       // weights that one decoded token touches
   int num_shards = 0;
   int64_t max_draft_tokens = 0;  // that the plan has room for
   int parallel_sessions = 1;

@@ -344,9 +344,7 @@ class DecodeBench {
     const EngineCounters counters = engine.counters() - before;
     decoded.bytes_read = static_cast<double>(counters.bytes_read()) / tokens;
     decoded.expert_bytes_read = static_cast<double>(counters.expert_bytes) / tokens;
-    const MemoryPlan& plan = engine.memory_plan();
-    decoded.resident_bytes =
-        plan.spine_is_resident ? spine_bytes_ : std::min(plan.spine_bytes, spine_bytes_);
+    decoded.resident_bytes = spine_bytes_ - engine.info().streamed_spine_bytes;
     decoded.expert_bytes =
         static_cast<double>(engine.expert_counters().requested - experts_before) *
         static_cast<double>(checkpoint_->expert_bytes()) / tokens;

@@ -70,9 +70,9 @@ class PrefillBench {
     RandomTokens random(engine_->tokenizer().vocab_size(), 5);
     NewSessionImpl(*engine_)->Append(random.Take(1), 0, nullptr, nullptr);
     for (int64_t chunk : chunks_) Measure(chunk);
-    report_.notes.push_back(format("{} of {} bytes of the spine are in RAM; an expert is {} bytes",
-                                   ResidentSpineBytes(), engine_->info().spine_bytes,
-                                   engine_->info().expert_bytes));
+    report_.notes.push_back(
+        format("{} of {} bytes of the spine are in memory; an expert is {} bytes",
+               ResidentSpineBytes(), engine_->info().spine_bytes, engine_->info().expert_bytes));
     for (const std::string& line : engine_->Describe()) report_.notes.push_back(line);
     return report_;
   }
@@ -80,9 +80,7 @@ class PrefillBench {
  private:
   // What passes do not read again.
   uint64_t ResidentSpineBytes() const {
-    const MemoryPlan& plan = engine_->memory_plan();
-    const uint64_t all = engine_->info().spine_bytes;
-    return plan.spine_is_resident ? all : std::min(plan.spine_bytes, all);
+    return engine_->info().spine_bytes - engine_->info().streamed_spine_bytes;
   }
 
   std::vector<int64_t> UsualChunks() const {

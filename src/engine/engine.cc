@@ -85,12 +85,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   int read_threads = 0;
   for (const DiskReads& disk : disks_) read_threads += disk.options.depth;
   const std::optional<CacheSpillOptions> spill = ChooseCacheSpill(c, options_, threads);
-  const uint64_t draft_bytes = Speculation::Bytes(c, info_.max_draft_tokens);
-  gpu_ = ChooseGpu(options_,
-                   options_.ram_bytes != 0 ? options_.ram_bytes : ReadMemoryLimits().limit_bytes,
-                   GpuWorkingBytes(c, options_, spill, draft_bytes));
-  plan_ = PlanEngine(*checkpoint_, spine, options_, threads + read_threads, threads, spill,
-                     draft_bytes, gpu_);
+  gpu_ = ChooseGpu(options_);
+  while (!Plan(spine, threads + read_threads, threads, spill)) {
+  }
   max_logits_positions_ = MaxLogitsPositions(c, plan_.positions);
   info_.max_draft_tokens = std::min(info_.max_draft_tokens, max_logits_positions_ - 1);
 
@@ -113,6 +110,41 @@ EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
   }
   model_ = std::make_unique<Model>(c, *spine_, *experts_, *device_, clock);
   FillInfo();
+}
+
+// False: what nobody asked for, and the budget is too small for, was given up.
+bool EngineImpl::Plan(const SpineSource& spine, int all_threads, int compute_threads,
+                      const std::optional<CacheSpillOptions>& spill) {
+  const uint64_t draft_bytes = Speculation::Bytes(config(), info_.max_draft_tokens);
+  DivideGpu(options_, BudgetBytes(ReadMemoryLimits(), options_.ram_bytes),
+            GpuWorkingBytes(config(), options_, spill, draft_bytes), gpu_);
+  const bool may_leave_gpu = options_.device == DeviceChoice::kAuto && gpu_.gpu != nullptr;
+  if (may_leave_gpu && gpu_.weight_bytes == 0) {
+    LeaveGpu("has no memory left for weights");
+    return false;
+  }
+  try {
+    plan_ = PlanEngine(*checkpoint_, spine, options_, all_threads, compute_threads, spill,
+                       draft_bytes, gpu_);
+    return true;
+  } catch (const BudgetError&) {
+    if (options_.max_draft_tokens == kAutoDraft && info_.max_draft_tokens > 0) {
+      info_.max_draft_tokens = 0;
+    } else if (may_leave_gpu) {
+      LeaveGpu("needs more than the memory budget has room for");
+      ChooseDraftSize();
+    } else {
+      throw;
+    }
+  }
+  return false;
+}
+
+void EngineImpl::LeaveGpu(const std::string& why) {
+  if (options_.on_notice) {
+    options_.on_notice(format("the GPU {} {}; the CPU computes", gpu_.gpu->info().name, why));
+  }
+  gpu_ = {};
 }
 
 // What was read ahead may be on its way from a hub that is slow, or gone.
@@ -208,6 +240,7 @@ void EngineImpl::FillInfo() {
     info_.context_tokens_in_ram = cache_spill_->resident_pages() * kCachePageTokens;
   }
   info_.total_bytes = checkpoint_->total_bytes();
+  info_.streamed_spine_bytes = plan_.streamed_spine_bytes;
   info_.expert_bytes = checkpoint_->expert_bytes();
   info_.parallel_sessions = options_.parallel_sessions;
   info_.snapshot_bytes = options_.snapshot_bytes;
@@ -302,6 +335,10 @@ std::vector<PlanLine> EngineImpl::plan() const {
     lines.insert(lines.end() - 1, {"kept states", plan_.snapshot_bytes, "of beginnings of texts"});
   }
   if (gpu_.gpu != nullptr) {
+    lines.insert(lines.begin() + 5,
+                 {"for the GPU", plan_.gpu_bytes,
+                  gpu_.gpu->info().shares_ram ? "its memory, and what passes between the two"
+                                              : "what passes between the two"});
     lines.push_back({"on the GPU: spine", plan_.device_spine_bytes, gpu_.gpu->info().name});
     lines.push_back({"on the GPU: experts", gpu_expert_bytes_, "the hottest of earlier runs"});
     lines.push_back({"on the GPU: working memory", gpu_.working_bytes, "states and scratch"});

@@ -75,6 +75,9 @@ class EngineImpl : public Engine {
  private:
   void ChooseReads(const EngineParts& parts);
   void ChooseDraftSize();
+  bool Plan(const SpineSource& spine, int all_threads, int compute_threads,
+            const std::optional<CacheSpillOptions>& spill);
+  void LeaveGpu(const std::string& why);
   void MakeDevice();
   void FillInfo();
   std::string DescribeSpine() const;

@@ -40,7 +40,6 @@ bool MayHaveGpu() {
 }
 
 int Rank(const GpuInfo& info) {
-  if (!info.missing.empty()) return 0;
   switch (info.kind) {
     case GpuKind::kDiscrete:
       return 5;
@@ -56,14 +55,6 @@ int Rank(const GpuInfo& info) {
   return 0;
 }
 
-size_t BestGpu(const VulkanInstance& instance) {
-  const std::vector<PhysicalGpu>& gpus = instance.gpus();
-  const auto best = std::max_element(
-      gpus.begin(), gpus.end(),
-      [](const PhysicalGpu& a, const PhysicalGpu& b) { return Rank(a.info) < Rank(b.info); });
-  return static_cast<size_t>(best - gpus.begin());
-}
-
 GpuChoice Open(const std::shared_ptr<const VulkanInstance>& instance, size_t index) {
   GpuChoice choice;
   choice.gpu = std::make_unique<Gpu>(instance, index);
@@ -72,42 +63,84 @@ GpuChoice Open(const std::shared_ptr<const VulkanInstance>& instance, size_t ind
   return choice;
 }
 
-GpuChoice OpenBest(const EngineOptions& options) {
-  const std::shared_ptr<const VulkanInstance> instance = VulkanInstance::Create();
+// One that passes the self-test; throws Error(kUnsupported) otherwise.
+GpuChoice OpenRight(const std::shared_ptr<const VulkanInstance>& instance, size_t index) {
+  GpuChoice choice = Open(instance, index);
+  if (choice.verdict.problem.empty()) return choice;
+  throw Error(ErrorCode::kUnsupported, format("the GPU {} does not pass the self-test: {}",
+                                              choice.gpu->info().name, choice.verdict.problem));
+}
+
+GpuChoice OpenNumber(const std::shared_ptr<const VulkanInstance>& instance, int number) {
   const size_t count = instance->gpus().size();
-  if (count == 0) {
-    throw Error(ErrorCode::kUnsupported, "Vulkan finds no GPU (is its driver installed?)");
-  }
-  if (options.gpu_number >= static_cast<int>(count)) {
+  if (number >= static_cast<int>(count)) {
     throw Error(ErrorCode::kUnsupported,
-                format("there is no GPU {}: deltafin info --devices lists {}", options.gpu_number,
+                format("there is no GPU {}: deltafin info --devices lists {}", number,
                        count == 1 ? "one" : format("0 to {}", count - 1)));
   }
-  GpuChoice choice =
-      Open(instance,
-           options.gpu_number >= 0 ? static_cast<size_t>(options.gpu_number) : BestGpu(*instance));
-  if (!choice.verdict.problem.empty()) {
-    throw Error(ErrorCode::kUnsupported, format("the GPU {} does not pass the self-test: {}",
-                                                choice.gpu->info().name, choice.verdict.problem));
+  return OpenRight(instance, static_cast<size_t>(number));
+}
+
+// Throws Error(kUnsupported) with what is wrong with every one of them. Nothing where there is none
+// that `any` asks for.
+GpuChoice OpenBest(const std::shared_ptr<const VulkanInstance>& instance, bool any) {
+  std::vector<GpuInfo> infos;
+  std::string problems;
+  const auto add_problem = [&](const std::string& problem) {
+    problems += (problems.empty() ? "" : "; ") + problem;
+  };
+  for (const PhysicalGpu& gpu : instance->gpus()) {
+    const GpuInfo& info = infos.emplace_back(gpu.info);
+    if (info.missing.empty() || (info.shares_ram && !any)) continue;
+    add_problem(format("the GPU {} cannot be used: {}", info.name, info.missing));
   }
-  return choice;
+  for (const size_t index : GpusByWorth(infos, any)) {
+    try {
+      return OpenRight(instance, index);
+    } catch (const Error& error) {
+      add_problem(error.what());
+    }
+  }
+  if (!problems.empty()) throw Error(ErrorCode::kUnsupported, problems);
+  return {};
 }
 
 }  // namespace
 
-GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes, uint64_t working_bytes) {
+std::vector<size_t> GpusByWorth(std::span<const GpuInfo> gpus, bool any) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    if (gpus[i].missing.empty() && (any || !gpus[i].shares_ram)) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(Rank(gpus[a]), gpus[a].free_bytes) >
+           std::pair(Rank(gpus[b]), gpus[b].free_bytes);
+  });
+  return order;
+}
+
+GpuChoice ChooseGpu(const EngineOptions& options) {
   if (options.device == DeviceChoice::kCpu) return {};
   const bool is_auto = options.device == DeviceChoice::kAuto;
   if (is_auto && !MayHaveGpu()) return {};
-  GpuChoice choice;
   try {
-    choice = OpenBest(options);
+    const std::shared_ptr<const VulkanInstance> instance = VulkanInstance::Create();
+    if (!is_auto && instance->gpus().empty()) {
+      throw Error(ErrorCode::kUnsupported, "Vulkan finds no GPU (is its driver installed?)");
+    }
+    return options.gpu_number >= 0 ? OpenNumber(instance, options.gpu_number)
+                                   : OpenBest(instance, !is_auto);
   } catch (const Error& error) {
-    if (is_auto) return {};
-    throw Error(error.code(), format("--device gpu: {}", error.what()));
+    if (!is_auto) throw Error(error.code(), format("--device gpu: {}", error.what()));
+    if (options.on_notice) options.on_notice(format("{}; the CPU computes", error.what()));
+    return {};
   }
+}
+
+void DivideGpu(const EngineOptions& options, uint64_t ram_bytes, uint64_t working_bytes,
+               GpuChoice& choice) {
+  if (choice.gpu == nullptr) return;
   const GpuInfo& info = choice.gpu->info();
-  if (is_auto && info.shares_ram) return {};
   if (choice.verdict.has_operators) choice.working_bytes = working_bytes;
   const uint64_t free = info.shares_ram ? std::min(choice.gpu->FreeBytes(), ram_bytes / kSharedPart)
                                         : FreeForWeights(*choice.gpu);
@@ -115,7 +148,6 @@ GpuChoice ChooseGpu(const EngineOptions& options, uint64_t ram_bytes, uint64_t w
   if (options.gpu_bytes != 0) {
     choice.weight_bytes = std::min(options.gpu_bytes, choice.gpu->FreeBytes());
   }
-  return choice;
 }
 
 uint64_t PlannedSpineBytes(uint64_t weight_bytes) {

@@ -121,8 +121,8 @@ MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
   request.ram_bytes = options.ram_bytes;
   request.program_bytes = ProgramBytes(limits, all_threads);
   if (gpu.gpu != nullptr) {
-    request.program_bytes += kGpuHostBytes;
-    if (gpu.gpu->info().shares_ram) request.program_bytes += gpu.weight_bytes + gpu.working_bytes;
+    request.gpu_bytes = kGpuHostBytes;
+    if (gpu.gpu->info().shares_ram) request.gpu_bytes += gpu.weight_bytes + gpu.working_bytes;
     request.device_bytes = PlannedSpineBytes(gpu.weight_bytes);
   }
   const auto sessions = static_cast<uint64_t>(options.parallel_sessions);
@@ -130,7 +130,7 @@ MemoryPlan PlanEngine(const Checkpoint& checkpoint, const SpineSource& spine,
       sessions * SequenceState::Bytes(c, options.cache_format, options.context_tokens,
                                       spill ? spill->resident_pages : PagesOf(options)) +
       (spill ? CacheSpill::Bytes(c, options.cache_format, *spill) : 0) + draft_bytes;
-  if (gpu.working_bytes != 0) request.state_bytes += GpuJournalBytes(c, options);
+  if (gpu.working_bytes != 0) request.gpu_bytes += GpuJournalBytes(c, options);
   request.snapshot_bytes = options.snapshot_bytes;
   request.min_positions = options.parallel_sessions;
   request.max_positions = kMaxPositions;

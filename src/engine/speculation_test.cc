@@ -4,6 +4,7 @@
 #include <random>
 
 #include "engine/session_impl.h"
+#include "least_budget.h"
 #include "shared_data.h"
 #include "test_rounds.h"
 
@@ -235,6 +236,19 @@ TEST_F(SpeculationTest, ThePlanKnowsTheMemory) {
   EXPECT_EQ(without->NewSession()->Generate(RandomPrompt(3, 1), options).draft_passes, 0);
   EXPECT_THROW(OpenNano(9), Error);
   EXPECT_THROW(OpenNano(-2), Error);
+}
+
+// The smallest budget that the error names is enough, whatever a larger one would be used for.
+TEST_F(SpeculationTest, DraftsThatNobodyAskedForGiveWay) {
+  EngineOptions options;
+  options.model_dir = NanoDir();
+  options.context_tokens = 200'000;
+  options.ram_bytes = LeastRam(options);
+  const auto engine = OpenAndFollow(options);
+  EXPECT_GE(options.ram_bytes / 16, Speculation::Bytes(engine->config(), kMaxDraftTokens));
+  EXPECT_EQ(engine->info().max_draft_tokens, 0);
+  options.max_draft_tokens = kMaxDraftTokens;
+  EXPECT_THROW(EngineImpl{options}, Error);
 }
 
 }  // namespace

@@ -86,14 +86,18 @@ void ChooseKept(const SpineSource& spine, const SpinePieces& pieces, uint64_t de
 // As many pieces as fit, in the order of their worth.
 void ChooseResident(const SpinePieces& pieces, uint64_t share_bytes, MemoryPlan& plan) {
   plan.spine.resident.assign(pieces.size(), false);
+  plan.spine_is_resident = true;
   for (size_t i : pieces.ResidentOrder()) {
     if (!plan.spine.kept.empty() && plan.spine.kept[i]) continue;
     const uint64_t bytes = ReadBufferBytes(pieces[i].bytes);
-    if (plan.spine_bytes + bytes > share_bytes) return;
-    plan.spine.resident[i] = true;
-    plan.spine_bytes += bytes;
+    plan.spine_is_resident &= plan.spine_bytes + bytes <= share_bytes;
+    if (plan.spine_is_resident) {
+      plan.spine.resident[i] = true;
+      plan.spine_bytes += bytes;
+    } else {
+      plan.streamed_spine_bytes += pieces[i].bytes;
+    }
   }
-  plan.spine_is_resident = true;
 }
 
 // Of the whole spine in RAM.
@@ -131,15 +135,18 @@ std::string RamFlag(uint64_t bytes) {
 
 BudgetError TooSmall(const MemoryPlan& plan, uint64_t least) {
   const uint64_t states = plan.state_bytes + plan.snapshot_bytes;
+  const uint64_t rest = least - plan.program_bytes - plan.gpu_bytes - states;
+  const std::string gpu = plan.gpu_bytes == 0 ? "" : format("GPU {}, ", Size(plan.gpu_bytes));
   const char* advice =
       least <= plan.limit_bytes
           ? "pass a larger --ram, a smaller --context or --context-in-ram, or --cache bf16"
           : "pass a smaller --context or --context-in-ram, or --cache bf16, or use a larger "
             "machine";
   return {format("the memory budget of {} ({}) is too small for this model: it needs at least "
-                 "--ram {} (program {}, session state {}, the rest {}); {}",
+                 "--ram {} (program {}, {}session state {}, the rest {}); {}{}",
                  Size(plan.budget_bytes), plan.limited_by, RamFlag(least), Size(plan.program_bytes),
-                 Size(states), Size(least - plan.program_bytes - states), advice),
+                 gpu, Size(states), Size(rest), advice,
+                 plan.gpu_bytes == 0 ? "" : ", or pass --device cpu"),
           least};
 }
 
@@ -154,6 +161,12 @@ int64_t MostPositions(const PlanRequest& request, uint64_t workspace_bytes) {
 }
 
 }  // namespace
+
+uint64_t BudgetBytes(const MemoryLimits& limits, uint64_t ram_bytes) {
+  MemoryPlan plan;
+  ChooseBudget(limits, ram_bytes, plan);
+  return plan.budget_bytes;
+}
 
 uint64_t TablesBytes(const Checkpoint& checkpoint, const SpineSource& spine) {
   constexpr uint64_t kLine = 64;  // each begins at a cache line
@@ -177,6 +190,7 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
   plan.spine.piece_bytes = SpinePieces::UsualPieceBytes(spine);
   const SpinePieces pieces(spine, plan.spine.piece_bytes);
   plan.program_bytes = request.program_bytes;
+  plan.gpu_bytes = request.gpu_bytes;
   plan.state_bytes = request.state_bytes;
   plan.snapshot_bytes = request.snapshot_bytes;
   plan.tables_bytes = TablesBytes(checkpoint, spine);
@@ -185,8 +199,8 @@ MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
                     std::min(pieces.TotalRingBytes(), kLeastRingPieces * pieces.LargestRingBytes()),
                     config.experts_per_token};
   const uint64_t expert_bytes = ReadBufferBytes(checkpoint.expert_bytes());
-  const uint64_t always = plan.program_bytes + plan.state_bytes + plan.snapshot_bytes +
-                          plan.tables_bytes + pieces.WholeBytes();
+  const uint64_t always = plan.program_bytes + plan.gpu_bytes + plan.state_bytes +
+                          plan.snapshot_bytes + plan.tables_bytes + pieces.WholeBytes();
   const uint64_t least = always + floor.workspace_bytes + floor.ring_bytes +
                          static_cast<uint64_t>(floor.slots) * expert_bytes;
   if (least > plan.budget_bytes) throw TooSmall(plan, least);

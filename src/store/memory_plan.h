@@ -17,6 +17,7 @@ namespace deltafin {
 struct PlanRequest {
   uint64_t ram_bytes = 0;       // --ram; 0: the limit of the machine less a reserve
   uint64_t program_bytes = 0;   // code, indexes, tokenizer, stacks: whatever the plan cannot choose
+  uint64_t gpu_bytes = 0;       // that a GPU takes of RAM
   uint64_t state_bytes = 0;     // of the sequences, for the context that is planned for
   uint64_t snapshot_bytes = 0;  // for copies of states
   int64_t min_positions = 1;    // of a pass: what it must have room for
@@ -37,6 +38,7 @@ struct MemoryPlan {
   uint64_t budget_bytes = 0;     // --ram, or limit - reserve; every sum below stays within
 
   uint64_t program_bytes = 0;
+  uint64_t gpu_bytes = 0;
   uint64_t state_bytes = 0;
   uint64_t snapshot_bytes = 0;
   int64_t positions = 1;  // of a pass
@@ -46,13 +48,14 @@ struct MemoryPlan {
   uint64_t spine_bytes = 0;         // resident pieces, with the room that reading them takes
   bool spine_is_resident = false;   // all of it that no GPU keeps
   uint64_t device_spine_bytes = 0;  // of the GPU's memory, for the pieces that it keeps
+  uint64_t streamed_spine_bytes = 0;  // of the spine, read for every pass
   int64_t expert_slots = 0;
   uint64_t expert_bytes = 0;  // of all slots
   SpineStoreOptions spine;
 
   uint64_t used_bytes() const {
-    return program_bytes + state_bytes + snapshot_bytes + workspace_bytes + tables_bytes +
-           buffer_bytes + spine_bytes + expert_bytes;
+    return program_bytes + gpu_bytes + state_bytes + snapshot_bytes + workspace_bytes +
+           tables_bytes + buffer_bytes + spine_bytes + expert_bytes;
   }
 };
 
@@ -71,6 +74,10 @@ class BudgetError : public Error {
 // the smallest budget that would do.
 MemoryPlan PlanMemory(const Checkpoint& checkpoint, const SpineSource& spine,
                       const MemoryLimits& limits, const PlanRequest& request);
+
+// What a plan may use of the machine: --ram as far as the limits go, or what they and other
+// programs leave.
+uint64_t BudgetBytes(const MemoryLimits& limits, uint64_t ram_bytes);
 
 // Bytes of the small tensors and scales of the whole spine in RAM.
 uint64_t TablesBytes(const Checkpoint& checkpoint, const SpineSource& spine);

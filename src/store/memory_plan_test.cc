@@ -47,14 +47,19 @@ void CheckSums(const MemoryPlan& plan, const SpineSource& spine, const PlanReque
   ASSERT_EQ(plan.workspace_bytes, request.workspace_bytes(plan.positions));
   const SpinePieces pieces(spine, plan.spine.piece_bytes);
   uint64_t resident_bytes = 0;
+  uint64_t streamed_bytes = 0;
   size_t resident = 0;
   ASSERT_EQ(plan.spine.resident.size(), pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!plan.spine.resident[i]) continue;
+    if (!plan.spine.resident[i]) {
+      streamed_bytes += pieces[i].bytes;
+      continue;
+    }
     ++resident;
     resident_bytes += ReadBufferBytes(pieces[i].bytes);
   }
   ASSERT_EQ(resident_bytes, plan.spine_bytes);
+  ASSERT_EQ(streamed_bytes, plan.streamed_spine_bytes);
   ASSERT_EQ(resident == pieces.size(), plan.spine_is_resident);
   if (plan.spine_is_resident) {
     ASSERT_EQ(plan.buffer_bytes, 0u);
@@ -185,6 +190,9 @@ TEST_F(MemoryPlanTest, LeavesTheSystemAReserve) {
   EXPECT_EQ(full.budget_bytes, 7 * kGiB);
   EXPECT_EQ(full.reserve_bytes, 57 * kGiB);
   EXPECT_EQ(full.limited_by, "physical memory, most of it in use by other programs");
+  EXPECT_EQ(BudgetBytes(Machine(64 * kGiB, 8 * kGiB), 0), 7 * kGiB);
+  EXPECT_EQ(BudgetBytes(Machine(64 * kGiB, 8 * kGiB), 9 * kGiB), 9 * kGiB);
+  EXPECT_EQ(BudgetBytes(Machine(64 * kGiB, 8 * kGiB), 65 * kGiB), 64 * kGiB);
 }
 
 TEST_F(MemoryPlanTest, RamIsTakenAtItsWordUpToTheLimit) {
@@ -197,6 +205,27 @@ TEST_F(MemoryPlanTest, RamIsTakenAtItsWordUpToTheLimit) {
   const MemoryPlan limited = PlanMemory(*checkpoint_, spine_, cgroup, request);
   EXPECT_EQ(limited.budget_bytes, kGiB / 2);
   EXPECT_EQ(limited.limited_by, "cgroup /a");
+}
+
+TEST_F(MemoryPlanTest, WhatAGpuTakesOfRamIsSaid) {
+  PlanRequest request = Request(0, kMiB, kMiB, 9000);
+  const uint64_t without = LeastBytes(*checkpoint_, spine_, request);
+  request.gpu_bytes = 9 * kMiB;
+  EXPECT_NEAR(static_cast<double>(LeastBytes(*checkpoint_, spine_, request) - without), 9.0 * kMiB,
+              kMiB);
+  request.ram_bytes = 20 * kMiB;
+  const MemoryPlan plan = PlanMemory(*checkpoint_, spine_, Machine(kGiB), request);
+  EXPECT_EQ(plan.program_bytes, kMiB);
+  EXPECT_EQ(plan.gpu_bytes, 9 * kMiB);
+  EXPECT_LE(plan.used_bytes(), 20 * kMiB);
+  request.ram_bytes = 1;
+  try {
+    PlanMemory(*checkpoint_, spine_, Machine(kGiB), request);
+    FAIL() << "a byte is enough?";
+  } catch (const BudgetError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("GPU 9 MiB"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("--device cpu"));
+  }
 }
 
 TEST_F(MemoryPlanTest, EverythingFitsWithoutARing) {
@@ -228,7 +257,9 @@ TEST_F(MemoryPlanTest, WhatAGpuKeepsMakesRoomForTheRest) {
     before = plan.device_spine_bytes;
     ASSERT_EQ(plan.spine.kept.size(), pieces.size());
     bool all = true;
+    uint64_t streamed_bytes = 0;
     for (size_t i = 0; i < pieces.size(); ++i) {
+      if (!plan.spine.kept[i] && !plan.spine.resident[i]) streamed_bytes += pieces[i].bytes;
       ASSERT_FALSE(plan.spine.kept[i] && (plan.spine.resident[i] || pieces.IsWhole(i)));
       all = all && (plan.spine.kept[i] || plan.spine.resident[i]);
       ASSERT_TRUE(device_bytes < kGiB || plan.spine.kept[i] || pieces.IsWhole(i));
@@ -236,6 +267,7 @@ TEST_F(MemoryPlanTest, WhatAGpuKeepsMakesRoomForTheRest) {
                                        : device_bytes < kGiB || !pieces.IsWhole(i));
     }
     ASSERT_EQ(all, plan.spine_is_resident);
+    ASSERT_EQ(streamed_bytes, plan.streamed_spine_bytes);
     ASSERT_GE(plan.expert_slots, alone.expert_slots);
   }
   EXPECT_GT(before, kMiB);

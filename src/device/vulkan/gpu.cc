@@ -16,8 +16,7 @@ namespace {
 // Most waits are shorter than it takes to wake a thread.
 constexpr double kSpinSeconds = 3e-3;
 constexpr double kSoftwareSpinSeconds = 300e-6;  // it needs the processor itself
-constexpr uint64_t kSilenceNs = 60'000'000'000;
-constexpr uint32_t kPushBytes = 128;  // as much as every GPU has
+constexpr uint32_t kPushBytes = 128;             // as much as every GPU has
 
 // Push constants of shaders/product_job.glsl.
 struct ProductPush {
@@ -345,8 +344,13 @@ void Gpu::Wait(uint64_t ticket) {
   wait.semaphoreCount = 1;
   wait.pSemaphores = &timeline_;
   wait.pValues = &ticket;
-  const VkResult result = api_.vkWaitSemaphores(device_, &wait, kSilenceNs);
-  if (result == VK_TIMEOUT) {
+  uint64_t done = Progress();
+  VkResult result = VK_TIMEOUT;
+  for (;;) {
+    result = api_.vkWaitSemaphores(device_, &wait, faults_.silence_ns);
+    if (result != VK_TIMEOUT) break;
+    // What it was given before may take it longer than that, each of it less.
+    if (const uint64_t before = std::exchange(done, Progress()); done > before) continue;
     lost_ = true;
     silent_ = true;
     throw GpuLost(format("the GPU {} did not answer for a minute", info().name));
@@ -360,38 +364,51 @@ void Gpu::WaitForAll() noexcept {
   if (!silent_) api_.vkDeviceWaitIdle(device_);
 }
 
-uint32_t Gpu::MemoryType(uint32_t allowed, MemoryUse use) const {
+std::vector<uint32_t> Gpu::MemoryTypes(uint32_t allowed, MemoryUse use) const {
+  std::vector<uint32_t> types = MemoryTypesFor(memory_, allowed, use, info().shares_ram);
+  if (!types.empty()) return types;
+  throw Error(ErrorCode::kUnsupported,
+              format("the GPU {} has no memory of the kind that is needed", info().name));
+}
+
+std::vector<uint32_t> MemoryTypesFor(const VkPhysicalDeviceMemoryProperties& memory,
+                                     uint32_t allowed, MemoryUse use, bool shares_ram) {
   constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
   constexpr VkMemoryPropertyFlags kMapped =
       VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
   constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
   VkMemoryPropertyFlags needed = 0;
   VkMemoryPropertyFlags liked = 0;
+  bool has_substitute = false;
   switch (use) {
     case MemoryUse::kWeights:
-      needed = physical_.info.shares_ram ? kMapped : 0;
+      needed = shares_ram ? kMapped : 0;
       liked = kLocal;
       break;
     case MemoryUse::kToGpu:
       needed = kMapped;
       liked = kLocal;  // where the host can write there, the GPU need not fetch
+      has_substitute = true;
       break;
     case MemoryUse::kFromGpu:
       needed = kMapped;
       liked = kCached;
+      has_substitute = true;
       break;
     case MemoryUse::kScratch:
       liked = kLocal;
       break;
   }
+  std::vector<uint32_t> types;
   for (const VkMemoryPropertyFlags wanted : {needed | liked, needed}) {
-    for (uint32_t i = 0; i < memory_.memoryTypeCount; ++i) {
-      const bool fits = (memory_.memoryTypes[i].propertyFlags & wanted) == wanted;
-      if ((allowed >> i & 1) != 0 && fits) return i;
+    for (uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
+      const bool fits = (memory.memoryTypes[i].propertyFlags & wanted) == wanted;
+      if ((allowed >> i & 1) == 0 || !fits) continue;
+      if (!has_substitute) return {i};
+      if (std::find(types.begin(), types.end(), i) == types.end()) types.push_back(i);
     }
   }
-  throw Error(ErrorCode::kUnsupported,
-              format("the GPU {} has no memory of the kind that is needed", info().name));
+  return types;
 }
 
 // ---- GpuBuffer ----
@@ -417,10 +434,9 @@ GpuBuffer::GpuBuffer(Gpu& gpu, uint64_t bytes, MemoryUse use) : gpu_(&gpu), byte
     allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
     allocate.pNext = &flags;
     allocate.allocationSize = needs.size;
-    allocate.memoryTypeIndex = gpu.MemoryType(needs.memoryTypeBits, use);
-    Take(allocate, "taking memory");
-    const VkMemoryPropertyFlags properties =
-        gpu.memory_.memoryTypes[allocate.memoryTypeIndex].propertyFlags;
+    const uint32_t type =
+        Take(allocate, gpu.MemoryTypes(needs.memoryTypeBits, use), "taking memory");
+    const VkMemoryPropertyFlags properties = gpu.memory_.memoryTypes[type].propertyFlags;
     is_local_ = (properties & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0;
     const bool mapped = use == MemoryUse::kToGpu || use == MemoryUse::kFromGpu ||
                         (use == MemoryUse::kWeights && gpu.info().shares_ram);
@@ -436,15 +452,22 @@ GpuBuffer::GpuBuffer(Gpu& gpu, uint64_t bytes, MemoryUse use) : gpu_(&gpu), byte
   }
 }
 
-void GpuBuffer::Take(const VkMemoryAllocateInfo& allocate, const char* doing) {
+uint32_t GpuBuffer::Take(VkMemoryAllocateInfo allocate, std::span<const uint32_t> types,
+                         const char* doing) {
   const VulkanApi& api = gpu_->api_;
-  gpu_->Check(api.vkAllocateMemory(gpu_->device_, &allocate, nullptr, &memory_), doing);
+  VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+  for (size_t i = 0; i < types.size() && result == VK_ERROR_OUT_OF_DEVICE_MEMORY; ++i) {
+    allocate.memoryTypeIndex = types[i];
+    result = api.vkAllocateMemory(gpu_->device_, &allocate, nullptr, &memory_);
+  }
+  gpu_->Check(result, doing);
   gpu_->Check(api.vkBindBufferMemory(gpu_->device_, buffer_, memory_, 0), "binding memory");
   VkBufferDeviceAddressInfo info{};
   info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
   info.buffer = buffer_;
   address_ = api.vkGetBufferDeviceAddress(gpu_->device_, &info);
   gpu_->allocated_bytes_ += bytes_;
+  return allocate.memoryTypeIndex;
 }
 
 GpuBuffer& GpuBuffer::operator=(GpuBuffer&& other) noexcept {

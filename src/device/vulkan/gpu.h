@@ -28,8 +28,9 @@ class GpuLost : public Error {
 
 // What tests make fail.
 struct GpuFaults {
-  int64_t submits_until_lost = -1;  // -1: never
-  uint64_t most_bytes = 0;          // of all buffers; 0: any
+  int64_t submits_until_lost = -1;       // -1: never
+  uint64_t most_bytes = 0;               // of all buffers; 0: any
+  uint64_t silence_ns = 60'000'000'000;  // after which it is lost
 };
 
 // How a GPU's arithmetic gives the bits of docs/numerics.md.
@@ -45,6 +46,11 @@ enum class MemoryUse : uint8_t {
   kFromGpu,  // read by the host, mapped and cached
   kScratch,  // the GPU's own
 };
+
+// Of the `allowed` types of memory those that will do, the best first. The GPU's own has no
+// substitute; what the host writes need not lie there.
+std::vector<uint32_t> MemoryTypesFor(const VkPhysicalDeviceMemoryProperties& memory,
+                                     uint32_t allowed, MemoryUse use, bool shares_ram);
 
 // Memory that a GPU can use, owned. The GPU must outlive it.
 class GpuBuffer {
@@ -66,8 +72,9 @@ class GpuBuffer {
   bool is_local() const { return is_local_; }
 
  private:
-  // What the constructors end with: the memory, and where it is. `doing` is for errors.
-  void Take(const VkMemoryAllocateInfo& allocate, const char* doing);
+  // What the constructors end with: the memory, of the first of these types that has any left, and
+  // where it is. Returns the type. `doing` is for errors.
+  uint32_t Take(VkMemoryAllocateInfo allocate, std::span<const uint32_t> types, const char* doing);
   void Reset() noexcept;
 
   Gpu* gpu_ = nullptr;
@@ -207,7 +214,8 @@ class Gpu {
   void Destroy() noexcept;
   // Throws unless `result` is a success.
   void Check(VkResult result, const char* what);
-  uint32_t MemoryType(uint32_t allowed, MemoryUse use) const;
+  // As MemoryTypesFor; throws Error(kUnsupported) when there is none.
+  std::vector<uint32_t> MemoryTypes(uint32_t allowed, MemoryUse use) const;
   VkPipeline PipelineOf(std::string_view name);
   const char* ArithmeticSuffix() const;
   void CollectTimes(uint64_t done);

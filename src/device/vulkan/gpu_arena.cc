@@ -25,6 +25,12 @@ GpuArena::Piece GpuArena::Take(uint64_t bytes) {
   return piece;
 }
 
+uint64_t GpuArena::chunks_bytes() const {
+  uint64_t bytes = 0;
+  for (const GpuBuffer& chunk : chunks_) bytes += chunk.size_bytes();
+  return bytes;
+}
+
 void GpuArena::Reset() {
   current_ = 0;
   used_of_current_ = 0;

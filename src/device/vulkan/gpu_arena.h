@@ -28,6 +28,7 @@ class GpuArena {
   // Nothing uses the pieces any more.
   void Reset();
   uint64_t used_bytes() const { return used_bytes_; }
+  uint64_t chunks_bytes() const;
 
  private:
   Gpu& gpu_;

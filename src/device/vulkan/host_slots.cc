@@ -92,11 +92,11 @@ GpuBuffer::GpuBuffer(Gpu& gpu, std::byte* host, uint64_t bytes) : gpu_(&gpu), by
     allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
     allocate.pNext = &import;
     allocate.allocationSize = bytes;
-    // What the host writes must be there without flushes.
-    allocate.memoryTypeIndex =
-        gpu.MemoryType(needs.memoryTypeBits & of_host.memoryTypeBits, MemoryUse::kFromGpu);
     if (needs.size > bytes) gpu.Check(VK_ERROR_OUT_OF_DEVICE_MEMORY, kDoing);
-    Take(allocate, kDoing);
+    // What the host writes must be there without flushes.
+    Take(allocate,
+         gpu.MemoryTypes(needs.memoryTypeBits & of_host.memoryTypeBits, MemoryUse::kFromGpu),
+         kDoing);
   } catch (...) {
     Reset();
     throw;

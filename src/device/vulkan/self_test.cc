@@ -242,11 +242,9 @@ bool TestOperators(Device& device, Device& host) {
 std::string TestProducts(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& pool,
                          GpuVerdict& verdict) {
   Device& reference = *host;
-  std::string lost;
   const auto options = [&](bool has_operators) {
-    return VulkanDeviceOptions{kCapacityBytes, 0,
-                               [&lost](const std::string& notice) { lost = notice; },
-                               verdict.flushes_subnormals, has_operators};
+    return VulkanDeviceOptions{kCapacityBytes, 0, nullptr, verdict.flushes_subnormals,
+                               has_operators};
   };
   const auto has_right_products = [&](VulkanDevice& device) {
     for (const WeightFormat weights :
@@ -257,16 +255,23 @@ std::string TestProducts(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& poo
     }
     return true;
   };
+  // What the host had to compute says nothing of the GPU.
+  const auto trouble_of = [](const VulkanDevice& device) -> std::string {
+    if (device.is_lost()) return device.why_lost();
+    return device.lacked_memory() ? "too little of its memory is free to test it" : "";
+  };
   if (gpu.info().has_doubles) {
     VulkanDevice device(gpu, std::move(host), pool, options(true));
     verdict.has_operators = has_right_products(device) && TestOperators(device, reference);
-    if (device.is_lost()) return lost;
+    const std::string trouble = trouble_of(device);
+    if (!trouble.empty()) return trouble;
     host = device.TakeHost();
     if (verdict.has_operators) return "";
   }
   VulkanDevice device(gpu, std::move(host), pool, options(false));
   const bool right = has_right_products(device);
-  if (device.is_lost()) return lost;
+  const std::string trouble = trouble_of(device);
+  if (!trouble.empty()) return trouble;
   return right ? "" : "products of matrices do not have the CPU's bits";
 }
 

@@ -379,6 +379,71 @@ TEST_F(VulkanAttentionTest, ALostGpuLosesNoLatentCache) {
   }
 }
 
+// What is merged has next to no room: a position at a time, each handed over by itself.
+TEST_F(VulkanAttentionTest, ALongAttentionIsHandedOverInTurns) {
+  constexpr int64_t kPositions = 12;
+  const MlaCase c{{2, 8, 2, 8, 30}, WeightFormat::kBf16, {1020, 2, 5, kPositions}};
+  OwnedMatrix kv_b = random_.MatrixOf(c.weights, 2 * 16, 30);
+  kv_b.view.id = ++last_id_;
+  std::vector<OwnedMatrix> inputs;
+  for (const int64_t n : c.passes) {
+    inputs.push_back(Source(n * c.shape.latent_dim()));
+    inputs.push_back(Source(n * c.shape.num_heads * c.shape.query_dim()));
+  }
+  const std::vector<float> want = RunMla(*plain_, c, CacheFormat::kF32, kv_b.view, inputs);
+  const auto submissions = [&](uint64_t span_bytes) {
+    VulkanDevice& device = gpu_->Restart(kMuch, kMuch, false, true, 1 << 20, span_bytes);
+    const uint64_t before = gpu_->gpu().use().submissions;
+    ExpectSameBits(want, RunMla(device, c, CacheFormat::kF32, kv_b.view, inputs), "turns");
+    EXPECT_FALSE(device.is_lost());
+    return gpu_->gpu().use().submissions - before;
+  };
+  const uint64_t at_once = submissions(kMuch);
+  const uint64_t in_turns = submissions(1);
+  EXPECT_GE(in_turns, at_once + kPositions - 1);
+  for (uint64_t submits = in_turns - kPositions - 8; submits < in_turns; submits += 3) {
+    VulkanDevice& device = gpu_->Restart(kMuch, kMuch, false, true, 1 << 20, 1);
+    GpuFaults faults;
+    faults.submits_until_lost = static_cast<int64_t>(submits);
+    gpu_->gpu().SetFaults(faults);
+    ExpectSameBits(want, RunMla(device, c, CacheFormat::kF32, kv_b.view, inputs), "lost");
+    EXPECT_TRUE(device.is_lost());
+    gpu_->gpu().SetFaults({});
+  }
+}
+
+// A cache that the host had, of a session that was restored, say: the memory plan has no room for
+// another one.
+TEST_F(VulkanAttentionTest, ALongCacheComesThroughLittleMemory) {
+  constexpr MlaShape kShape{1, 8, 128, 8, 512};
+  constexpr int64_t kPageTokens = 256;
+  constexpr int64_t kPages = 180;  // of 0.6 MiB
+  constexpr int64_t kTokens = kPages * kPageTokens;
+  std::vector<float> cached(static_cast<size_t>(kTokens * kShape.latent_dim()));
+  for (size_t i = 0; i < cached.size(); ++i) {
+    cached[i] = static_cast<float>(i * 2654435761u % 65536) * 0x1p-16f - 0.5f;
+  }
+  const OwnedMatrix queries = Source(kShape.latent_dim());
+  const auto run = [&](Device& device) {
+    const DeviceFloats one(device, std::vector<float>{1.0f});
+    const DeviceFloats cache(device, cached);
+    std::vector<void*> pages;
+    for (int64_t page = 0; page < kPages; ++page) {
+      pages.push_back(cache.data() + page * kPageTokens * kShape.latent_dim());
+    }
+    const DeviceFloats absorbed(device, kShape.latent_dim());
+    const DeviceFloats attended(device, kShape.kv_lora);
+    device.MatMul(queries.view, one.data(), absorbed.data(), kShape.latent_dim(), 1);
+    device.MlaAttend(attended.data(), absorbed.data(),
+                     {pages.data(), kPageTokens, CacheFormat::kF32}, kTokens - 1, 1, kShape, 0.2f);
+    return attended.Read();
+  };
+  VulkanDevice& gpu = gpu_->Restart(kMuch, kMuch);
+  ExpectSameBits(run(*plain_), run(gpu), "long cache");
+  EXPECT_FALSE(gpu.is_lost());
+  EXPECT_LE(gpu.staging_bytes(), uint64_t{96} << 20);
+}
+
 TEST_F(VulkanAttentionTest, TheRouterPicksAsTheCpuDoes) {
   VulkanDevice& gpu = gpu_->Restart(kMuch, kMuch);
   for (const auto& size : {std::pair{5, 5}, {130, 8}, {896, 16}}) {

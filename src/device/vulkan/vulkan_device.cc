@@ -23,6 +23,8 @@ constexpr uint64_t kMostResultBytes = uint64_t{256} << 20;
 constexpr uint64_t kIdleKickBytes = uint64_t{24} << 20;
 // And so much in any case.
 constexpr uint64_t kKickBytes = uint64_t{1} << 30;
+// Of host memory that holds what is on its way to the GPU, before it is used again.
+constexpr uint64_t kMostUploadBytes = uint64_t{64} << 20;
 // Pieces of results that threads copy.
 constexpr int64_t kCopyBytes = int64_t{1} << 20;
 
@@ -45,7 +47,8 @@ VulkanDevice::VulkanDevice(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& p
       scratch_(gpu, MemoryUse::kScratch, kScratchChunk),
       vectors_(gpu, MemoryUse::kScratch, kVectorChunk),
       heap_(gpu, kHeapChunk),
-      most_journal_bytes_(options.journal_bytes) {}
+      most_journal_bytes_(options.journal_bytes),
+      span_bytes_(options.span_bytes) {}
 
 VulkanDevice::~VulkanDevice() {
   expert_values_.reset();
@@ -113,6 +116,7 @@ bool VulkanDevice::OnGpuKeeping(const Operands& reads, const Operands& writes, K
     if (stays) WroteKept(std::move(step));
   } catch (const Error& error) {
     if (is_lost_) throw;  // weights could not be read again
+    lacked_memory_ = true;
     if (error.code() != ErrorCode::kOutOfMemory) Lose(error.what());
     return false;
   }
@@ -141,6 +145,7 @@ void VulkanDevice::OnHost(const Operands& reads, const Operands& writes,
   } else {
     TryKick();  // the GPU computes meanwhile
   }
+  CheckComputed(reads);
   run();
   for (const Rows& rows : writes) Changed(rows);
 }
@@ -228,14 +233,16 @@ void VulkanDevice::DropCopies(const Rows& rows) {
 void VulkanDevice::Changed(const Rows& rows) {
   checked_x_ = nullptr;
   DropCopies(rows);
-  if (!valid_.Overlaps(rows.begin(), rows.end())) return;
-  if (rows.is_whole()) {
-    valid_.Remove(rows.begin(), rows.end());
-    return;
-  }
-  for (int64_t i = 0; i < rows.n; ++i) {
-    const Rows row = Whole(rows.data + i * rows.stride, rows.width);
-    valid_.Remove(row.begin(), row.end());
+  for (ByteSet* set : {&valid_, &never_computed_}) {
+    if (!set->Overlaps(rows.begin(), rows.end())) continue;
+    if (rows.is_whole()) {
+      set->Remove(rows.begin(), rows.end());
+      continue;
+    }
+    for (int64_t i = 0; i < rows.n; ++i) {
+      const Rows row = Whole(rows.data + i * rows.stride, rows.width);
+      set->Remove(row.begin(), row.end());
+    }
   }
 }
 
@@ -264,14 +271,23 @@ void VulkanDevice::Upload(const Rows& rows) {
   uint64_t offset = 0;
   const GpuBuffer& shadow = ShadowOf(rows, &offset);
   const uint64_t bytes = rows.end() - rows.begin();
-  const GpuArena::Piece piece = to_gpu_.Take(bytes);
-  const auto* const from = reinterpret_cast<const std::byte*>(rows.data);
-  pool_.ParallelFor(static_cast<int64_t>(bytes), kCopyBytes, [&](int64_t begin, int64_t end) {
-    std::memcpy(piece.host() + begin, from + begin, static_cast<size_t>(end - begin));
-  });
-  const DeviceRange range = RangeOf(rows);
-  Order({}, {&range, 1});
-  Commands().Copy(shadow, offset, *piece.buffer, piece.offset, bytes);
+  const VkDeviceAddress to = AddressOf(rows);
+  const auto* from = reinterpret_cast<const std::byte*>(rows.data);
+  for (uint64_t at = 0; at < bytes; at += kToGpuChunk, from += kToGpuChunk) {
+    const uint64_t some = std::min(kToGpuChunk, bytes - at);
+    if (to_gpu_.used_bytes() + some > kMostUploadBytes) {
+      Kick();
+      gpu_.Wait(last_ticket_);
+      to_gpu_.Reset();
+    }
+    const GpuArena::Piece piece = to_gpu_.Take(some);
+    pool_.ParallelFor(static_cast<int64_t>(some), kCopyBytes, [&](int64_t begin, int64_t end) {
+      std::memcpy(piece.host() + begin, from + begin, static_cast<size_t>(end - begin));
+    });
+    const DeviceRange range{to + at, some};
+    Order({}, {&range, 1});
+    Commands().Copy(shadow, offset + at, *piece.buffer, piece.offset, some);
+  }
   valid_.Add(rows.begin(), rows.end());
 }
 
@@ -486,6 +502,7 @@ void VulkanDevice::Forget() {
 
 void VulkanDevice::Lose(const std::string& why) {
   is_lost_ = true;
+  why_lost_ = why;
   commands_.reset();
   next_product_.reset();
   spine_.Forget();
@@ -494,15 +511,32 @@ void VulkanDevice::Lose(const std::string& why) {
   const std::vector<KeptStep> journal = std::move(journal_);
   journal_.clear();
   journal_bytes_ = 0;
-  kept_.Clear();
   const std::vector<std::function<void()>> log = std::move(log_);
   const auto expert_calls = std::move(expert_calls_);
+  never_computed_ = std::move(pending_);  // until they are
+  kept_.Clear();
   Forget();
   if (on_notice_) {
     on_notice_(format("{}; the CPU computes what it held from now on, with the same results", why));
   }
-  for (const KeptStep& step : journal) step.again(step.values.data());
-  for (const std::function<void()>& again : log) again();
+  try {
+    for (const KeptStep& step : journal) step.again(step.values.data());
+    for (const std::function<void()>& again : log) again();
+  } catch (const std::exception& error) {
+    why_never_ = error.what();
+    throw;
+  }
+  never_computed_.Clear();
+}
+
+void VulkanDevice::CheckComputed(const Operands& reads) const {
+  for (const Rows& rows : reads) {
+    if (!never_computed_.Overlaps(rows.begin(), rows.end())) continue;
+    throw Error(ErrorCode::kIo,
+                format("the GPU {} was lost, and what it was computing could not be computed "
+                       "again: {}",
+                       gpu_.info().name, why_never_));
+  }
 }
 
 Matrix VulkanDevice::ReadAgain(const Matrix& w, std::vector<std::byte>& bytes) const {
@@ -539,6 +573,7 @@ void VulkanDevice::Free(void* address) noexcept {
     Forget();
   }
   valid_.Remove(begin, end);
+  never_computed_.Remove(begin, end);
   if (is_lost_) gpu_.WaitForAll();  // it may still be at work
   heap_.Give(found->second.shadow);
   allocations_.erase(found);
@@ -557,6 +592,7 @@ void VulkanDevice::ToHost(void* host_dst, const void* src, size_t bytes) {
       Settle();
     }
   }
+  CheckComputed({Whole(static_cast<const float*>(src), static_cast<int64_t>((bytes + 3) / 4))});
   host_->ToHost(host_dst, src, bytes);
 }
 

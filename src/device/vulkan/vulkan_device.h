@@ -51,6 +51,8 @@ struct VulkanDeviceOptions {
   bool has_operators = false;
   // Of host memory, for what was added to states that stay on the GPU.
   uint64_t journal_bytes = uint64_t{64} << 20;
+  // Of the GPU's memory, for parts of an attention that are to be merged.
+  uint64_t span_bytes = uint64_t{128} << 20;
 };
 
 class VulkanDevice final : public Device, public WeightKeeper {
@@ -69,7 +71,12 @@ class VulkanDevice final : public Device, public WeightKeeper {
   void SetSlots(std::byte* begin, uint64_t slot_bytes, int64_t count) override;
   uint64_t held_bytes() const { return spine_.taken_bytes() + experts_.taken_bytes(); }
   bool is_lost() const { return is_lost_; }
+  const std::string& why_lost() const { return why_lost_; }
+  // Whether the host got something because the GPU had no memory for it.
+  bool lacked_memory() const { return lacked_memory_; }
   int64_t num_waits() const { return num_waits_; }  // of the host for results
+  // Of host memory that was taken for what passes between the two.
+  uint64_t staging_bytes() const { return to_gpu_.chunks_bytes() + from_gpu_.chunks_bytes(); }
   // Of weights that products read in slots of the host's so far.
   uint64_t in_place_bytes() const { return in_place_bytes_; }
   // Gives the host's device back, when all memory was freed; nothing else may be called then.
@@ -293,8 +300,10 @@ class VulkanDevice final : public Device, public WeightKeeper {
     return std::prev(allocations_.upper_bound(rows.begin()))->first;
   }
   // The GPU is given up: what it was to compute is computed by the host. Throws Error when weights
-  // cannot be read again.
+  // cannot be read again; whoever asks for what was to be computed then gets an Error too.
   void Lose(const std::string& why);
+  // Throws where one of them was never computed.
+  void CheckComputed(const Operands& reads) const;
 
   // ---- products ----
   bool GpuMatMul(const Matrix& w, const HeldMatrix& held, const float* x, float* y,
@@ -359,7 +368,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   // False: the host must compute them.
   bool GpuExperts(ExpertCall experts);
   void RecordExperts(const ExpertCall& call);
-  void RunExperts(ExpertCall& call);
+  void RunExperts(const ExpertCall& call);
   // Of GPUs that have products only: in two turns, the hidden values pass through the host.
   void ExpertsByProducts(std::span<const ExpertTask> tasks, const float* z, float* y,
                          int64_t latent, SituParams params);
@@ -427,6 +436,7 @@ class VulkanDevice final : public Device, public WeightKeeper {
   std::vector<KeptStep> journal_;
   uint64_t journal_bytes_ = 0;
   const uint64_t most_journal_bytes_;
+  const uint64_t span_bytes_;
 
   ByteSet valid_;                     // host memory whose shadow has the same values, or newer ones
   const float* checked_x_ = nullptr;  // the last activations that IsSafe looked at
@@ -436,7 +446,11 @@ class VulkanDevice final : public Device, public WeightKeeper {
   std::optional<DeviceBuffer> expert_values_;  // ExpertsByProducts
   bool host_has_experts_ = false;              // ExpertMlp left some to the host since StartExperts
   int64_t num_waits_ = 0;
+  bool lacked_memory_ = false;
   bool is_lost_ = false;
+  std::string why_lost_;
+  ByteSet never_computed_;  // host memory whose values were lost with the GPU, since `why_never_`
+  std::string why_never_;
 };
 
 }  // namespace deltafin

@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "base/format.h"
@@ -25,6 +28,7 @@ class Shelf final : public WeightOrigin {
  public:
   explicit Shelf(const std::vector<OwnedMatrix>& spine) : spine_(spine) {}
   Matrix ReadAgain(uint64_t id, std::vector<std::byte>& bytes) override {
+    buffers_.insert(&bytes);
     for (const OwnedMatrix& w : spine_) {
       if (w.view.id != id) continue;
       Matrix matrix = w.view;
@@ -34,9 +38,11 @@ class Shelf final : public WeightOrigin {
     }
     throw Error(ErrorCode::kIo, "no such matrix");
   }
+  size_t num_buffers() const { return buffers_.size(); }
 
  private:
   const std::vector<OwnedMatrix>& spine_;
+  std::set<const void*> buffers_;  // that matrices were read into
 };
 
 class VulkanDeviceTest : public GpuTest {
@@ -391,6 +397,46 @@ TEST_F(VulkanDeviceTest, ALostGpuCostsNoBit) {
   }
 }
 
+// A long pass has more of them than there is memory for.
+TEST_F(VulkanDeviceTest, ExpertsOfALostGpuComeOneAfterTheOther) {
+  constexpr size_t kExperts = 12;
+  std::vector<OwnedMatrix> all;  // w1, w3, w2 of each
+  for (size_t i = 0; i < 3 * kExperts; ++i) {
+    const auto [rows, cols] = i % 3 == 2 ? std::pair{96, 64} : std::pair{64, 96};
+    all.push_back(MatrixOf(WeightFormat::kMxfp4, rows, cols, Range::kOrdinary, kExpertIdBit));
+  }
+  const std::vector<float> x = random_.Values(96);
+  const int32_t zero = 0;
+  const auto run = [&](Device& device, bool has_data) {
+    const DeviceFloats in(device, x);
+    const DeviceFloats out(device, kExperts * 96);
+    std::vector<int32_t> out_rows(kExperts);
+    std::iota(out_rows.begin(), out_rows.end(), 0);
+    std::vector<ExpertTask> tasks;
+    for (size_t e = 0; e < kExperts; ++e) {
+      ExpertWeights w{all[3 * e].view, all[3 * e + 1].view, all[3 * e + 2].view};
+      if (!has_data) w.w1.data = w.w3.data = w.w2.data = nullptr;
+      tasks.push_back({w, &zero, &out_rows[e], 1});
+    }
+    device.ExpertMlp(tasks, in.data(), out.data(), 96, {});
+    device.Synchronize();
+    return out.Read();
+  };
+  const std::vector<float> want = run(*plain_, true);
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  Shelf shelf(all);
+  device.SetExpertOrigin(&shelf);
+  ExpectSameBits(want, run(device, true), "held");
+  GpuFaults faults;
+  faults.submits_until_lost = 0;
+  gpu_->gpu().SetFaults(faults);
+  ExpectSameBits(want, run(device, false), "lost");
+  EXPECT_TRUE(device.is_lost());
+  ExpectSameBits(want, run(device, false), "lost before");
+  EXPECT_LE(shelf.num_buffers(), 6u);
+  EXPECT_GE(shelf.num_buffers(), 3u);
+}
+
 TEST_F(VulkanDeviceTest, WeightsThatNobodyHasAnyMoreAreAnError) {
   const OwnedMatrix w = MatrixOf(WeightFormat::kBf16, 20, 160);
   const std::vector<float> x = random_.Values(160);
@@ -404,6 +450,67 @@ TEST_F(VulkanDeviceTest, WeightsThatNobodyHasAnyMoreAreAnError) {
   EXPECT_THROW(Product(device, held, x, 1), Error);
   EXPECT_TRUE(device.is_lost());
   ExpectSameBits(Product(*plain_, w.view, x, 1), Product(device, w.view, x, 1), "with its data");
+}
+
+// Where memory is given back nobody hears of the error.
+TEST_F(VulkanDeviceTest, WhatNobodyCouldComputeAgainIsNotRead) {
+  const OwnedMatrix w = MatrixOf(WeightFormat::kBf16, 20, 160);
+  const std::vector<float> x = random_.Values(160);
+  VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
+  Product(device, w.view, x, 1);
+  Matrix held = w.view;
+  held.data = nullptr;
+  const DeviceFloats in(device, x);
+  const DeviceFloats out(device, 20);
+  auto other = std::make_unique<DeviceFloats>(device, 20);
+  device.MatMul(held, in.data(), out.data(), 20, 1);
+  GpuFaults faults;
+  faults.submits_until_lost = 0;
+  gpu_->gpu().SetFaults(faults);
+  other.reset();
+  EXPECT_TRUE(device.is_lost());
+  EXPECT_THROW(out.Read(), Error);
+  EXPECT_THROW(device.Add(in.data(), out.data(), 20), Error);
+  device.MatMul(w.view, in.data(), out.data(), 20, 1);  // with its data
+  std::vector<float> got = out.Read();
+  got.resize(23);
+  std::vector<float> want = Product(*plain_, w.view, x, 1);
+  want.resize(23);
+  ExpectSameBits(want, got, "computed since");
+}
+
+// Work that takes longer than that in all, but goes on.
+TEST_F(VulkanDeviceTest, AGpuIsSilentOnlyWhileItFinishesNothing) {
+  constexpr uint64_t kBytes = uint64_t{64} << 20;
+  constexpr double kSilence = 0.7;
+  Gpu& gpu = gpu_->gpu();
+  const GpuBuffer from(gpu, kBytes, MemoryUse::kScratch);
+  const GpuBuffer to(gpu, kBytes, MemoryUse::kScratch);
+  const auto copies = [&](int count) {
+    GpuCommands commands = gpu.Begin();
+    for (int i = 0; i < count; ++i) {
+      commands.Copy(to, 0, from, 0, kBytes);
+      commands.Barrier();
+    }
+    return gpu.Submit(commands);
+  };
+  const auto seconds_of = [&](const auto& run) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  gpu.Wait(copies(1));
+  const double one = seconds_of([&] { gpu.Wait(copies(4)); }) / 4;
+  const int count = std::max(1, static_cast<int>(kSilence / 12 / one));
+  GpuFaults faults;
+  faults.silence_ns = static_cast<uint64_t>(kSilence * 1e9);
+  gpu.SetFaults(faults);
+  const double all = seconds_of([&] {
+    uint64_t ticket = 0;
+    for (int i = 0; i < 30; ++i) ticket = copies(count);
+    EXPECT_NO_THROW(gpu.Wait(ticket));
+  });
+  EXPECT_GT(all, kSilence) << "too short to show anything";
 }
 
 TEST_F(VulkanDeviceTest, TellsWhereTheTimeWent) {
@@ -432,6 +539,38 @@ TEST_F(VulkanDeviceTest, TellsWhereTheTimeWent) {
   EXPECT_EQ(shaders, use.dispatches - before.dispatches);
   EXPECT_GT(seconds, 0);
   EXPECT_GT(use.busy_seconds - before.busy_seconds, 0.99 * seconds);
+}
+
+// Nothing goes on that was not chosen.
+TEST_F(VulkanDeviceTest, ASelfTestThatLosesTheGpuSaysThatAlone) {
+  Gpu& gpu = gpu_->gpu();
+  for (const int64_t submits : {0, 6, 30}) {
+    GpuFaults faults;
+    faults.submits_until_lost = submits;
+    gpu.SetFaults(faults);
+    const GpuVerdict verdict = TestGpu(gpu, MakeCpuDevice(gpu_->pool()), gpu_->pool());
+    EXPECT_NE(verdict.problem.find("was lost"), std::string::npos) << verdict.problem;
+    EXPECT_EQ(verdict.problem.find("CPU"), std::string::npos) << verdict.problem;
+    gpu.SetFaults({});
+  }
+  EXPECT_EQ(TestGpu(gpu, MakeCpuDevice(gpu_->pool()), gpu_->pool()).problem, "");
+}
+
+// The host's bits in place of its own would say nothing of it.
+TEST_F(VulkanDeviceTest, AGpuWithoutMemoryForTheSelfTestDoesNotPass) {
+  const auto instance = VulkanInstance::Create();
+  Gpu gpu(instance, TestGpuNumber(*instance));
+  for (const uint64_t mebibytes : {1, 8, 40, 80, 120, 1000}) {
+    GpuFaults faults;
+    faults.most_bytes = mebibytes << 20;
+    gpu.SetFaults(faults);
+    const GpuVerdict verdict = TestGpu(gpu, MakeCpuDevice(gpu_->pool()), gpu_->pool());
+    if (mebibytes == 1000) {
+      EXPECT_EQ(verdict.problem, "");
+    } else {
+      EXPECT_NE(verdict.problem.find("memory"), std::string::npos) << mebibytes;
+    }
+  }
 }
 
 TEST_F(VulkanDeviceTest, ListsTheGpu) {

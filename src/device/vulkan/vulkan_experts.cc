@@ -1,5 +1,6 @@
 // Routed experts on the GPU.
 #include <algorithm>
+#include <array>
 #include <climits>
 
 #include "base/check.h"
@@ -63,15 +64,26 @@ void VulkanDevice::ExpertMlp(std::span<const ExpertTask> tasks, const float* z, 
   });
 }
 
-// The data of some may have been on a GPU that was lost.
-void VulkanDevice::RunExperts(ExpertCall& call) {
-  std::vector<std::vector<std::byte>> bytes;
-  for (ExpertTask& task : call.tasks) {
-    for (Matrix* w : {&task.weights.w1, &task.weights.w3, &task.weights.w2}) {
-      if (w->data == nullptr) *w = ReadAgain(*w, bytes.emplace_back());
+// The data of some may have been on a GPU that was lost: of a long pass these are more than there
+// is memory for, so one expert comes after the other.
+void VulkanDevice::RunExperts(const ExpertCall& call) {
+  std::vector<ExpertTask> here;
+  std::array<std::vector<std::byte>, 3> bytes;
+  for (const ExpertTask& task : call.tasks) {
+    ExpertTask one = task;
+    bool is_here = true;
+    size_t part = 0;
+    for (Matrix* w : {&one.weights.w1, &one.weights.w3, &one.weights.w2}) {
+      is_here = is_here && w->data != nullptr;
+      *w = ReadAgain(*w, bytes[part++]);
+    }
+    if (is_here) {
+      here.push_back(one);
+    } else {
+      host_->ExpertMlp({&one, 1}, call.z, call.y, call.latent, call.params);
     }
   }
-  host_->ExpertMlp(call.tasks, call.z, call.y, call.latent, call.params);
+  if (!here.empty()) host_->ExpertMlp(here, call.z, call.y, call.latent, call.params);
 }
 
 bool VulkanDevice::GpuExperts(ExpertCall experts) {

@@ -21,7 +21,6 @@ static_assert(kSegmentTokens == kProvidedTokens);
 constexpr int64_t kMostHeads = 8;  // of a workgroup; one where multiply-adds are emulated
 // So few workgroups of segments are made workgroups of blocks.
 constexpr int64_t kFewGroups = 256;
-constexpr int64_t kMostSpanBytes = int64_t{128} << 20;
 
 const char* FormatName(WeightFormat format) {
   if (format == WeightFormat::kF32) return "f32";
@@ -124,7 +123,8 @@ void VulkanDevice::MlaAttend(float* out, const float* absorbed, const LatentCach
   OnHost(reads, {result}, [&] { host_->MlaAttend(out, absorbed, cache, first, n, shape, scale); });
 }
 
-// As many positions at a time as have room for what is merged.
+// As many positions at a time as have room for what is merged. Each turn is handed over by itself:
+// drivers give up a GPU that is at work on one submission for seconds.
 void VulkanDevice::RecordAttend(const AttendCall& call, const MlaShape& shape) {
   struct Job {
     VkDeviceAddress result;
@@ -157,14 +157,15 @@ void VulkanDevice::RecordAttend(const AttendCall& call, const MlaShape& shape) {
   const int64_t all = call.first + call.n;
   const int64_t heads = shape.num_heads;
   const int64_t left = heads * (shape.kv_lora + 2) * int64_t{sizeof(float)};  // of a span
+  const auto span_bytes = static_cast<int64_t>(span_bytes_);
   const bool emulated = gpu_.arithmetic() == GpuArithmetic::kEmulated;
   const int64_t head_groups = pieces(heads, emulated ? 1 : kMostHeads);
   const bool few = head_groups * pieces(all, kSegmentTokens) * call.n < kFewGroups &&
-                   pieces(all, kAttentionBlock) * left <= kMostSpanBytes;
+                   pieces(all, kAttentionBlock) * left <= span_bytes;
   const int64_t span = few ? kAttentionBlock : kSegmentTokens;
   const int64_t spans = pieces(all, span);
   const int64_t segments = pieces(all, kSegmentTokens);
-  const int64_t turn = std::clamp<int64_t>(kMostSpanBytes / (spans * left), 1, call.n);
+  const int64_t turn = std::clamp<int64_t>(span_bytes / (spans * left), 1, call.n);
   const auto room = [&](int64_t count) {
     return scratch_.Take(static_cast<uint64_t>(turn * count * left)).address();
   };
@@ -180,7 +181,7 @@ void VulkanDevice::RecordAttend(const AttendCall& call, const MlaShape& shape) {
       return static_cast<uint64_t>(p * heads * width) * sizeof(float);
     };
     const VkDeviceAddress result = call.result + offset(shape.kv_lora);
-    if (p > 0) Commands().Barrier();
+    if (p > 0) Kick();
     Commands().RunArithmetic(
         shader,
         Job{result, span_room, call.queries + offset(shape.latent_dim()), call.pages,

@@ -48,7 +48,10 @@ const HeldMatrix* VulkanDevice::Place(const Matrix& w) {
   try {
     HeldWeights& weights = IsExpertId(w.id) ? experts_ : spine_;
     const HeldMatrix* held = weights.Find(w.id);
-    return held != nullptr || w.data == nullptr ? held : weights.Add(w);
+    if (held != nullptr || w.data == nullptr) return held;
+    held = weights.Add(w);
+    lacked_memory_ = lacked_memory_ || held == nullptr;
+    return held;
   } catch (const Error& error) {
     Lose(error.what());
     return nullptr;

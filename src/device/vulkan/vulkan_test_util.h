@@ -40,7 +40,8 @@ class GpuFixture {
 
   // A new device, which holds nothing.
   VulkanDevice& Restart(uint64_t spine_bytes, uint64_t expert_bytes, bool flush = false,
-                        bool has_operators = true, uint64_t journal_bytes = uint64_t{1} << 20) {
+                        bool has_operators = true, uint64_t journal_bytes = uint64_t{1} << 20,
+                        uint64_t span_bytes = uint64_t{1} << 27) {
     device_ = nullptr;
     notice_.clear();
     device_ = std::make_unique<VulkanDevice>(
@@ -48,7 +49,7 @@ class GpuFixture {
         VulkanDeviceOptions{spine_bytes, expert_bytes,
                             [this](const std::string& notice) { notice_ = notice; },
                             verdict_.flushes_subnormals || flush,
-                            verdict_.has_operators && has_operators, journal_bytes});
+                            verdict_.has_operators && has_operators, journal_bytes, span_bytes});
     return *device_;
   }
 
