@@ -420,6 +420,7 @@ int Run(const RunOptions& options) {
   const double memory_rate =
       engine_options.profile ? MeasureMemoryBytesPerSecond(engine_options.threads) : 0;
   const auto engine = OpenEngine(options.model, engine_options);
+  if (saved) saved->Own();
   std::optional<ProfileReport> profile;
   if (engine_options.profile) profile.emplace(*engine, memory_rate);
 
@@ -469,8 +470,13 @@ int Run(const RunOptions& options) {
   if (!options.logits.empty()) {
     const auto start = std::chrono::steady_clock::now();
     LogitsFile file(options.logits);
-    session->Append(
-        prompt, 0, [&](int64_t, std::span<const float> row) { file.Write(row); }, cancelled);
+    // The last token of an answer enters the state with the next prompt, and is none of it.
+    const int64_t first = std::ssize(session->tokens());
+    const auto write = [&](int64_t position, std::span<const float> row) {
+      if (position >= first) file.Write(row);
+    };
+    // Without a prompt an answer goes on, which must not begin here.
+    if (!prompt.empty()) session->Append(prompt, 0, write, cancelled);
     file.Close();
     unread = {};
     logits_seconds =
