@@ -132,7 +132,7 @@ class Sessions(unittest.TestCase):
         main, side = pty.openpty()
         process = subprocess.Popen(
             PROGRAM + ["run", "--ids", ids, "--max-new", "1", "--json"], stdout=subprocess.PIPE,
-            stderr=side, env=clean_environment())
+            stderr=side, env=clean_environment({"TERM": "xterm"}))
         os.close(side)
         shown = b""
         while True:

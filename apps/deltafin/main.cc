@@ -10,6 +10,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "command_line.h"
 #include "deltafin/error.h"
@@ -43,6 +44,23 @@ void CheckStandardOutput() {
       "standard output: not all of it could be written; is its disk full, or is it closed?");
 }
 
+// A word in the place of a command that is none would be answered with "a subcommand is required".
+std::string FailureMessage(const CLI::App* app, const CLI::Error& error) {
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  const std::vector<std::string> rest = app->remaining();
+  const std::vector<const CLI::App*> commands =
+      app->get_subcommands([](const CLI::App*) { return true; });
+  if (rest.empty() || commands.empty()) {
+    return "deltafin: " + CLI::FailureMessage::simple(app, error);
+  }
+  std::string names;
+  for (const CLI::App* command : commands) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  return "deltafin: expected a command (" + names + "), got \"" + rest.front() +
+         "\"\nRun with --help for more information.\n";
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{"Runs the complete Kimi K3 with the weights on disk."};
   app.name("deltafin");
@@ -68,9 +86,7 @@ int Main(int argc, char** argv) {
   AddCompletionCommand(app, &status);
   AddManCommand(app, &status);
   RefuseEmptyValues(app);
-  app.failure_message([](const CLI::App* parsed, const CLI::Error& error) {
-    return "deltafin: " + CLI::FailureMessage::simple(parsed, error);
-  });
+  app.failure_message(FailureMessage);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

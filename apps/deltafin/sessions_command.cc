@@ -70,7 +70,7 @@ void Show(const SessionsOptions& options) {
   std::string text = decoder.Push(bytes);
   text += decoder.Finish();
   if (!options.json) {
-    std::cout << text << "\n";
+    std::cout << (isatty(STDOUT_FILENO) != 0 ? Printable(text) : text) << "\n";
     return;
   }
   Json json = ToJson(session);
