@@ -411,6 +411,12 @@ class Run(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn(f'got "{word}"', done.stderr.decode())
             self.assertIn(expected, done.stderr.decode())
+        for args, rest in ((("run", "--max_new", "5", "hi"), "--max_new hi"),
+                           (("run", "a", "--modle", "x"), "--modle x"),
+                           (("--model", "m", "info"), "--model m")):
+            done = run(*args, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"deltafin: not expected: {rest}\n", done.stderr.decode())
 
     # A model's text must not move the cursor, change the title or send keys.
     def test_a_terminal_gets_no_control_characters_of_the_model(self):

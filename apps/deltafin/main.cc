@@ -44,8 +44,19 @@ void CheckStandardOutput() {
       "standard output: not all of it could be written; is its disk full, or is it closed?");
 }
 
-// A word in the place of a command that is none would be answered with "a subcommand is required".
+std::string Joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+// CLI11 lists what it did not expect from the last to the first, and says of a word in the place of
+// a command that is none "a subcommand is required".
 std::string FailureMessage(const CLI::App* app, const CLI::Error& error) {
+  const std::string end = "\nRun with --help for more information.\n";
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    return "deltafin: not expected: " + Joined(app->remaining(true), " ") + end;
+  }
   while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
   const std::vector<std::string> rest = app->remaining();
   const std::vector<const CLI::App*> commands =
@@ -53,12 +64,10 @@ std::string FailureMessage(const CLI::App* app, const CLI::Error& error) {
   if (rest.empty() || commands.empty()) {
     return "deltafin: " + CLI::FailureMessage::simple(app, error);
   }
-  std::string names;
-  for (const CLI::App* command : commands) {
-    names += (names.empty() ? "" : ", ") + command->get_name();
-  }
-  return "deltafin: expected a command (" + names + "), got \"" + rest.front() +
-         "\"\nRun with --help for more information.\n";
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) names.push_back(command->get_name());
+  return "deltafin: expected a command (" + Joined(names, ", ") + "), got \"" + rest.front() +
+         "\"" + end;
 }
 
 int Main(int argc, char** argv) {

@@ -170,7 +170,7 @@ std::string DefaultModelDir() {
                 << "\n";
     });
   }
-  const std::string bundled = BundledModelDir();
+  std::string bundled = BundledModelDir();
   if (!bundled.empty()) return bundled;
   throw Error(ErrorCode::kNotFound,
               "no model: the k3-nano that comes with the program was not found beside it; pass "
