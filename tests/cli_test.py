@@ -484,6 +484,12 @@ class Run(unittest.TestCase):
             self.assertEqual(info["dir"], os.path.join(root, "Kimi-K3"))
             done = run(*args, env={"DELTAFIN_ROOT": root + "/none"})
             self.assertEqual(done.stderr.count(b"DELTAFIN_ROOT has no effect"), 1)
+            for words, env in ((args, {"DELTAFIN_ROOT": "x" * 300}),
+                               (("sessions", "list", "--model", "x" * 300), {})):
+                done = run(*words, env=env, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(b": cannot be read: File name too long", done.stderr)
+                self.assertNotIn(b"unexpected", done.stderr)
             done = run(*args, "--model", NANO, env={"DELTAFIN_ROOT": root + "/none"})
             self.assertNotIn(b"DELTAFIN_ROOT", done.stderr)
 

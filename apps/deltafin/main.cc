@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <new>
@@ -143,6 +144,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr,
                  "deltafin: out of memory; pass a smaller --ram or --context, or free memory\n");
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "deltafin: %s: cannot be read: %s\n", error.path1().c_str(),
+                 error.code().message().c_str());
   } catch (const std::system_error& error) {
     const bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
     std::fprintf(

@@ -30,7 +30,8 @@ std::string SessionPath(const std::string& folder, const std::string& name);
 
 bool SessionExists(const std::string& folder, const std::string& name);
 
-// By name; reads the headers only. An absent folder holds none.
+// By name; reads the headers only. An absent folder holds none. Throws Error(kIo) when it cannot be
+// listed.
 std::vector<SavedSession> ListSessions(const std::string& folder);
 
 // Reads and checks the whole file; `tokens`, if set, gets its tokens. Throws Error(kNotFound),

@@ -59,8 +59,12 @@ bool SessionExists(const std::string& folder, const std::string& name) {
 
 std::vector<SavedSession> ListSessions(const std::string& folder) {
   std::vector<SavedSession> sessions;
-  std::error_code absent;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, absent)) {
+  std::error_code code;
+  const fs::directory_iterator entries(folder, code);
+  if (code && code != std::errc::no_such_file_or_directory) {
+    throw Error(ErrorCode::kIo, folder + ": cannot be listed: " + code.message());
+  }
+  for (const fs::directory_entry& entry : entries) {
     const std::string file = entry.path().filename().string();
     const std::string name = entry.path().stem().string();
     // A file that is being written has another ending.

@@ -234,6 +234,13 @@ TEST_F(SavedSessionsTest, ListsInspectsAndRemoves) {
   }
 }
 
+TEST_F(SavedSessionsTest, AFolderThatCannotBeListedIsNotTakenForAnEmptyOne) {
+  fs::create_directories(folder_);
+  Write(Path("file"), "no folder");
+  EXPECT_EQ(ErrorOf([&] { ListSessions(Path("file")); }).first, ErrorCode::kIo);
+  EXPECT_TRUE(ListSessions(folder_ + "/absent").empty());
+}
+
 TEST_F(SavedSessionsTest, OneAtATimeGoesOnWithASession) {
   const auto locked = [&](const std::string& name) {
     return ErrorOf([&] { const SessionLock lock(folder_, name); });
