@@ -138,6 +138,13 @@ class Pipe(unittest.TestCase):
         self.assertIn("<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>"
                       "<|close|>message<|sep|><|end_of_msg|>", between)
 
+    def test_another_conversation_is_never_saved_over(self):
+        chat(f"{ITALY}\n/save o\n/save o\n", "--session-dir", self.dir)
+        done = chat(f"{JAPAN}\n/save o\n", "--session-dir", self.dir, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"there is a conversation o already", done.stderr)
+        self.assertIn(ITALY, run_json("sessions", "show", "o", "--session-dir", self.dir)["text"])
+
     def test_clear_begins_anew(self):
         done = chat(f"{ITALY}\n/clear\n{JAPAN}\n")
         alone = chat(f"{JAPAN}\n")

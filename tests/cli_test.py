@@ -7,6 +7,7 @@ DELTAFIN_SOURCE_DIR in the environment.
 import json
 import os
 import platform
+import pty
 import resource
 import shlex
 import shutil
@@ -392,6 +393,58 @@ class Run(unittest.TestCase):
         self.assertEqual(run(*sampled, "--seed", "010").stdout,
                          run(*sampled, "--seed", "10").stdout)
 
+    def test_a_program_without_its_model_says_so_where_it_needs_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            alone = shutil.copy(PROGRAM[-1], folder + "/deltafin")
+            for args, expected in ((("run", "a"), b"--model DIR"),
+                                   (("bench", "kernels", "--isa", "none"), b"instruction set")):
+                done = subprocess.run(PROGRAM[:-1] + [alone, *args], env=clean_environment(),
+                                      capture_output=True, timeout=60)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(expected, done.stderr)
+
+    def test_a_command_that_is_none_is_named(self):
+        for args, word, expected in ((("rum",), "rum", "run, chat"), (("rum", "-x"), "rum", "run"),
+                                     (("sessions", "lst"), "lst", "list, show, rm"),
+                                     (("bench", "disc", "--json"), "disc", "disk")):
+            done = run(*args, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f'got "{word}"', done.stderr.decode())
+            self.assertIn(expected, done.stderr.decode())
+        for args, rest in ((("run", "--max_new", "5", "hi"), "--max_new hi"),
+                           (("run", "a", "--modle", "x"), "--modle x"),
+                           (("--model", "m", "info"), "--model m")):
+            done = run(*args, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"deltafin: not expected: {rest}\n", done.stderr.decode())
+
+    # A model's text must not move the cursor, change the title or send keys.
+    def test_a_terminal_gets_no_control_characters_of_the_model(self):
+        escapes = ("run", "a", "--logit-bias", "27:100", "--max-new", "3", "--ignore-stop")
+        self.assertEqual(run(*escapes).stdout, b"\x1b\x1b\x1b\n")
+        for stream in ("stdout", "stderr"):
+            for name, no_color in (("xterm", ""), ("xterm", "1"), ("dumb", "")):
+                args = escapes if stream == "stdout" else ("run", "--chat", "Hello", "--max-new", "9")
+                main, side = pty.openpty()
+                others = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: side}
+                env = clean_environment({"TERM": name, "NO_COLOR": no_color})
+                process = subprocess.Popen(PROGRAM + list(args), env=env, **others)
+                os.close(side)
+                shown = b""
+                with open(main, "rb", buffering=0) as terminal:
+                    try:
+                        while piece := terminal.read(65536):
+                            shown += piece
+                    except OSError:  # the other end is closed
+                        pass
+                self.assertEqual(process.wait(60), 0)
+                if stream == "stdout":
+                    self.assertEqual(shown.decode(), "\ufffd" * 3 + "\r\n")
+                    continue
+                self.assertIn(b"thinking: ", shown)
+                self.assertEqual(b"\x1b[2m" in shown, name == "xterm" and not no_color)
+                self.assertEqual(b"\x1b" in shown, name == "xterm")
+
     def test_an_empty_value_is_none(self):
         for flag in ("--model", "--session", "--temperature", "--seed", "--max-new", "--ram",
                      "--logits", "--trace", "--also", "--isa"):
@@ -429,6 +482,16 @@ class Run(unittest.TestCase):
             os.symlink(NANO, os.path.join(root, "Kimi-K3"))
             info = run_json("info", env={"DELTAFIN_ROOT": root})
             self.assertEqual(info["dir"], os.path.join(root, "Kimi-K3"))
+            done = run(*args, env={"DELTAFIN_ROOT": root + "/none"})
+            self.assertEqual(done.stderr.count(b"DELTAFIN_ROOT has no effect"), 1)
+            for words, env in ((args, {"DELTAFIN_ROOT": "x" * 300}),
+                               (("sessions", "list", "--model", "x" * 300), {})):
+                done = run(*words, env=env, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(b": cannot be read: File name too long", done.stderr)
+                self.assertNotIn(b"unexpected", done.stderr)
+            done = run(*args, "--model", NANO, env={"DELTAFIN_ROOT": root + "/none"})
+            self.assertNotIn(b"DELTAFIN_ROOT", done.stderr)
 
     def test_profile_adds_up(self):
         args = ("run", "--prompt", "The capital of", "--max-new", "5", "--ignore-stop",

@@ -37,6 +37,24 @@ class Sessions(unittest.TestCase):
         self.assertEqual(first["ids"] + rest["ids"], whole["ids"])
         self.assertEqual(self.show("a")["ids"], whole["prompt_ids"] + whole["ids"])
 
+    def test_logits_are_those_of_the_prompt_and_change_nothing(self):
+        path = os.path.join(self.dir, "logits")
+        row = 4 * run_json("info")["vocab_size"]
+        whole = run_json("run", *STORY, "--max-new", "40", *SAMPLED)
+        ids = run_json(*self.session("g", *STORY, "--max-new", "13", *SAMPLED))["ids"]
+        ids += run_json(*self.session("g", "--logits", path, "--max-new", "27", *SAMPLED))["ids"]
+        self.assertEqual(ids, whole["ids"])
+        self.assertEqual(os.path.getsize(path), 0)
+        more = run_json(*self.session("g", "--prompt", " and then", "--logits", path, "--max-new",
+                                      "1"))
+        self.assertEqual(os.path.getsize(path), row * len(more["prompt_ids"]))
+        with open(path, "rb") as file:
+            rows = file.read()
+        text = ",".join(map(str, whole["prompt_ids"] + whole["ids"] + more["prompt_ids"]))
+        run("run", "--ids", text, "--logits", path, "--max-new", "0")
+        with open(path, "rb") as file:
+            self.assertTrue(file.read().endswith(rows))
+
     def test_the_effort_belongs_to_the_first_turn(self):
         run_json(*self.session("e", "--chat", "--effort", "low", "--prompt", "Hello"))
         for flags, returncode in ((("--effort", "high"), 1), (("--effort", "low"), 0),
@@ -114,7 +132,7 @@ class Sessions(unittest.TestCase):
         main, side = pty.openpty()
         process = subprocess.Popen(
             PROGRAM + ["run", "--ids", ids, "--max-new", "1", "--json"], stdout=subprocess.PIPE,
-            stderr=side, env=clean_environment())
+            stderr=side, env=clean_environment({"TERM": "xterm"}))
         os.close(side)
         shown = b""
         while True:
@@ -171,6 +189,39 @@ class Sessions(unittest.TestCase):
         process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130)
         self.assertGreater(self.show("i")["tokens"], 5)
+
+    # Of two that save one the later would undo what the other said.
+    def test_one_process_at_a_time_goes_on_with_a_session(self):
+        for first in (self.session("l", *STORY, "--ignore-stop", "--max-new", "100000", "--context",
+                                   "200000"),
+                      ("chat", "--session", "l", "--session-dir", self.dir)):
+            process = subprocess.Popen(PROGRAM + list(first), stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                       env=clean_environment())
+            process.stdin.write(b"What is the capital of Japan?\n")
+            process.stdin.flush()
+            process.stdout.read(1)
+            while not os.path.exists(os.path.join(self.dir, "l.session")):
+                time.sleep(0.05)
+            for second in (self.session("l", "--prompt", "a", "--max-new", "1"),
+                           ("sessions", "rm", "l", "--session-dir", self.dir)):
+                done = run(*second, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(f"another process ({process.pid})", done.stderr.decode())
+            run(*self.session("m", *STORY, "--max-new", "1"))  # another one
+            if first[0] == "run":
+                process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)  # a chat ends with its input
+            self.assertEqual(sorted(os.listdir(self.dir)), ["l.session", "m.session"])
+            for name in ("l", "m"):
+                run("sessions", "rm", name, "--session-dir", self.dir)
+
+    def test_a_folder_that_is_not_there_holds_no_sessions(self):
+        for flags in (("--session-dir", self.dir + "/none"), ("--model", self.dir + "/none")):
+            done = run("sessions", "list", *flags, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"/none: there is no such folder", done.stderr)
+        self.assertEqual(run("sessions", "list", "--session-dir", self.dir).stdout, b"")
 
     def test_list_and_rm(self):
         run(*self.session("a", *STORY, "--max-new", "2"))

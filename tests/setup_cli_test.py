@@ -6,6 +6,7 @@ Run by ctest as cli_test.py is. DELTAFIN_ROUNDS=1000: 200 random kills instead o
 import filecmp
 import json
 import os
+import pty
 import random
 import shutil
 import signal
@@ -114,6 +115,21 @@ class Setup(unittest.TestCase):
         self.assert_whole()
         verified = self.deltafin("verify", "--dir", self.dir)
         self.assertIn(b"all is well", verified.stdout)
+
+    def test_ctrl_c_answers_the_question(self):
+        main, side = pty.openpty()
+        process = subprocess.Popen(PROGRAM + ["setup", "--dir", self.dir, "--revision", "main"],
+                                   env=clean_environment(self.env), stdin=side, stdout=side,
+                                   stderr=side)
+        os.close(side)
+        shown = b""
+        while b"[Y/n]" not in shown:
+            shown += os.read(main, 65536)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 130)
+        while b"run the same command to go on" not in shown:
+            shown += os.read(main, 65536)
+        os.close(main)
 
     def test_dry_run(self):
         done = self.setup_model("--dry-run")
@@ -228,6 +244,12 @@ class Setup(unittest.TestCase):
                                "--top", "1", "--json")
         self.assertGreater(self.events(warmed)[-1]["fetched_bytes"], 0)
         expert = self.events(warmed)[-1]["fetched_bytes"]
+        with open(trace, "w") as f:
+            f.write(json.dumps({"step": 0, "layer": 1, "ids": [3, 16]}) + "\n")
+        other = self.deltafin("warm", "--dir", self.dir, "--revision", "main", "--trace", trace,
+                              "--top", "2", check=False)
+        self.assertEqual(other.returncode, 1)
+        self.assertIn(b"no expert 16 in layer 1", other.stderr)
         cleaned = self.deltafin("clean", "--dir", self.dir, "--to", "0", "--json")
         self.assertEqual(json.loads(cleaned.stdout)["freed_bytes"], expert)
         self.assertEqual(json.loads(cleaned.stdout)["freed_experts"], 1)
@@ -254,10 +276,16 @@ class Setup(unittest.TestCase):
     def test_refusals(self):
         wrong = [(["setup", "--full", "--stream"], 2), (["setup", "--layers", "5-"], 1),
                  (["setup", "--layers", "7-3"], 1), (["setup", "--limit-rate", "fast"], 1),
+                 (["setup", "--layers", "1", "--stream"], 2),
+                 (["setup", "--layers", "1", "--spine-only"], 2),
                  (["clean"], 2), (["warm", "--trace", "x"], 2), (["verify", "--dir", "/none"], 1)]
         for args, status in wrong:
             done = self.deltafin(*args, check=False, env={"HF_ENDPOINT": "http://127.0.0.1:1"})
             self.assertEqual(done.returncode, status, args)
+        for flags in (["--layers", "9"], ["--layers", "2-4"]):
+            done = self.setup_model(*flags, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("expected layers from 0 to 3", done.stderr.decode())
         offline = self.setup_model(check=False, env={"HF_HUB_OFFLINE": "1"})
         self.assertEqual(offline.returncode, 1)
         self.assertIn("HF_HUB_OFFLINE", offline.stderr.decode())

@@ -57,6 +57,9 @@ class Completion(unittest.TestCase):
         self.assertIn("share", complete("run", "--model", "sh"))
         self.assertEqual(complete("run", "--max-new", ""), [])
         self.assertEqual(complete("completion", "f"), ["fish"])
+        self.assertEqual(complete("synth", "--like", ""), [])
+        self.assertIn("share", complete("synth", ""))
+        self.assertEqual(complete("render", "--vocab", "sh"), ["share"])
         self.assertEqual(complete("sessions", "l"), ["list"])
         self.assertNotIn("--chat", complete("sessions", "list", "--"))
 

@@ -14,7 +14,7 @@ struct KernelBenchFlags {
 };
 
 int Bench(KernelBenchFlags flags) {
-  flags.options.model_dir = DefaultModelDir();
+  flags.options.model_dir = BundledModelDir();
   return RunBench(flags.options, flags.json, &BenchKernels);
 }
 

@@ -13,6 +13,7 @@
 #include "interrupt.h"
 #include "model_options.h"
 #include "overwritten_line.h"
+#include "terminal.h"
 
 namespace deltafin {
 namespace {
@@ -47,7 +48,7 @@ class ConvertLine {
   }
 
  private:
-  const bool is_terminal_ = isatty(STDERR_FILENO) != 0;
+  const bool is_terminal_ = IsTerminal(STDERR_FILENO);
   const std::chrono::milliseconds interval_{is_terminal_ ? 200 : 10'000};
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point shown_ = start_ - interval_;

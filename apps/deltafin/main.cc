@@ -5,11 +5,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "command_line.h"
 #include "deltafin/error.h"
@@ -43,6 +45,32 @@ void CheckStandardOutput() {
       "standard output: not all of it could be written; is its disk full, or is it closed?");
 }
 
+std::string Joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+// CLI11 lists what it did not expect from the last to the first, and says of a word in the place of
+// a command that is none "a subcommand is required".
+std::string FailureMessage(const CLI::App* app, const CLI::Error& error) {
+  const std::string end = "\nRun with --help for more information.\n";
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    return "deltafin: not expected: " + Joined(app->remaining(true), " ") + end;
+  }
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  const std::vector<std::string> rest = app->remaining();
+  const std::vector<const CLI::App*> commands =
+      app->get_subcommands([](const CLI::App*) { return true; });
+  if (rest.empty() || commands.empty()) {
+    return "deltafin: " + CLI::FailureMessage::simple(app, error);
+  }
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) names.push_back(command->get_name());
+  return "deltafin: expected a command (" + Joined(names, ", ") + "), got \"" + rest.front() +
+         "\"" + end;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{"Runs the complete Kimi K3 with the weights on disk."};
   app.name("deltafin");
@@ -68,9 +96,7 @@ int Main(int argc, char** argv) {
   AddCompletionCommand(app, &status);
   AddManCommand(app, &status);
   RefuseEmptyValues(app);
-  app.failure_message([](const CLI::App* parsed, const CLI::Error& error) {
-    return "deltafin: " + CLI::FailureMessage::simple(parsed, error);
-  });
+  app.failure_message(FailureMessage);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -118,6 +144,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr,
                  "deltafin: out of memory; pass a smaller --ram or --context, or free memory\n");
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "deltafin: %s: cannot be read: %s\n", error.path1().c_str(),
+                 error.code().message().c_str());
   } catch (const std::system_error& error) {
     const bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
     std::fprintf(

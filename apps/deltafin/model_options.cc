@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <mutex>
 
 #include "deltafin/hub.h"
 #include "environment.h"
@@ -148,11 +149,7 @@ fs::path ProgramPath() {
 
 }  // namespace
 
-std::string DefaultModelDir() {
-  if (const std::string root = Environment("DELTAFIN_ROOT"); !root.empty()) {
-    const fs::path dir = fs::path(root) / "Kimi-K3";
-    if (fs::exists(dir / "config.json")) return dir.string();
-  }
+std::string BundledModelDir() {
   const fs::path program = ProgramPath();
   // Beside a build folder of the repository, or in the share folder of an installation.
   for (const char* relative :
@@ -160,9 +157,25 @@ std::string DefaultModelDir() {
     const fs::path dir = (program.parent_path() / relative).lexically_normal();
     if (fs::exists(dir / "config.json")) return dir.string();
   }
+  return "";
+}
+
+std::string DefaultModelDir() {
+  if (const std::string root = Environment("DELTAFIN_ROOT"); !root.empty()) {
+    const fs::path dir = fs::path(root) / "Kimi-K3";
+    if (fs::exists(dir / "config.json")) return dir.string();
+    static std::once_flag said;
+    std::call_once(said, [&dir] {
+      std::cerr << "DELTAFIN_ROOT has no effect: there is no " << (dir / "config.json").string()
+                << "\n";
+    });
+  }
+  std::string bundled = BundledModelDir();
+  if (!bundled.empty()) return bundled;
   throw Error(ErrorCode::kNotFound,
               "no model: the k3-nano that comes with the program was not found beside it; pass "
-              "--model DIR or set DELTAFIN_ROOT to the folder that holds Kimi-K3");
+              "--model DIR (--vocab DIR to tokenize and render), or set DELTAFIN_ROOT to the "
+              "folder that holds Kimi-K3");
 }
 
 void AddModelOptions(CLI::App& command, ModelOptions* options) {

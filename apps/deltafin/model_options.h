@@ -57,6 +57,9 @@ std::unique_ptr<Engine> OpenEngine(const ModelOptions& options, const EngineOpti
 // Error(kInvalidArgument) naming the flag.
 uint64_t ParseBytes(const std::string& flag, const std::string& text);
 
+// The k3-nano that comes with the program; "" where it is not beside it.
+std::string BundledModelDir();
+
 // DELTAFIN_ROOT/Kimi-K3 if it is there, else the k3-nano that comes with the program. Throws
 // Error(kNotFound) when neither is.
 std::string DefaultModelDir();

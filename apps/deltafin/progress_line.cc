@@ -7,6 +7,7 @@
 #include <string>
 
 #include "overwritten_line.h"
+#include "terminal.h"
 
 namespace deltafin {
 namespace {
@@ -30,7 +31,7 @@ std::string Duration(double seconds) {
 
 }  // namespace
 
-ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) != 0) {
+ProgressLine::ProgressLine() : terminal_(IsTerminal(STDERR_FILENO)) {
   next_ = Clock::now() + (terminal_ ? Clock::duration(0) : kFirstLine);
 }
 

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <optional>
 
+#include "chat/printable.h"
 #include "command_line.h"
 #include "deltafin/chat.h"
 #include "deltafin/json.h"
@@ -21,6 +22,7 @@
 #include "progress_line.h"
 #include "sampling_options.h"
 #include "saved_run.h"
+#include "terminal.h"
 #include "token_ids.h"
 
 namespace deltafin {
@@ -115,8 +117,7 @@ class Output {
       calls_.push_back(call);
       if (show_) {
         EndReasoning();
-        std::printf("\n[call %s %s]", call.name.c_str(), call.arguments.c_str());
-        std::fflush(stdout);
+        Show("\n[call " + call.name + " " + call.arguments + "]", stdout);
       }
     }
   }
@@ -126,8 +127,7 @@ class Output {
     if (!show_ || text.empty()) return;
     if (!reasoning_open_) std::fputs(dim_ ? "\033[2mthinking: " : "thinking: ", stderr);
     reasoning_open_ = true;
-    std::fwrite(text.data(), 1, text.size(), stderr);
-    std::fflush(stderr);
+    Show(text, stderr);
   }
 
   void EndReasoning() {
@@ -139,14 +139,20 @@ class Output {
     text_ += text;
     if (!show_ || text.empty()) return;
     EndReasoning();
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    Show(text, stdout);
+  }
+
+  // A file or a pipe gets the bytes as they are.
+  static void Show(const std::string& text, std::FILE* stream) {
+    const std::string shown = isatty(fileno(stream)) != 0 ? Printable(text) : text;
+    std::fwrite(shown.data(), 1, shown.size(), stream);
+    std::fflush(stream);
   }
 
   const Tokenizer& tokenizer_;
   std::unique_ptr<ChatParser> parser_;  // null for raw text
   bool show_;
-  bool dim_ = isatty(STDERR_FILENO) != 0;
+  const bool dim_ = IsTerminal(STDERR_FILENO) && WantsStyles();
   bool reasoning_open_ = false;
   StreamDecoder decoder_;
   std::string text_;
@@ -420,6 +426,7 @@ int Run(const RunOptions& options) {
   const double memory_rate =
       engine_options.profile ? MeasureMemoryBytesPerSecond(engine_options.threads) : 0;
   const auto engine = OpenEngine(options.model, engine_options);
+  if (saved) saved->Own();
   std::optional<ProfileReport> profile;
   if (engine_options.profile) profile.emplace(*engine, memory_rate);
 
@@ -469,8 +476,13 @@ int Run(const RunOptions& options) {
   if (!options.logits.empty()) {
     const auto start = std::chrono::steady_clock::now();
     LogitsFile file(options.logits);
-    session->Append(
-        prompt, 0, [&](int64_t, std::span<const float> row) { file.Write(row); }, cancelled);
+    // The last token of an answer enters the state with the next prompt, and is none of it.
+    const int64_t first = std::ssize(session->tokens());
+    const auto write = [&](int64_t position, std::span<const float> row) {
+      if (position >= first) file.Write(row);
+    };
+    // Without a prompt an answer goes on, which must not begin here.
+    if (!prompt.empty()) session->Append(prompt, 0, write, cancelled);
     file.Close();
     unread = {};
     logits_seconds =

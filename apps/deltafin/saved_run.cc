@@ -4,8 +4,6 @@
 #include <chrono>
 #include <cmath>
 
-#include "deltafin/saved_sessions.h"
-
 namespace deltafin {
 namespace {
 
@@ -42,10 +40,18 @@ void AddSessionFlags(CLI::App& command, SessionFlags* flags) {
       ->type_name("DIR");
 }
 
-SavedRun::SavedRun(const SessionFlags& flags, const std::string& model_dir) {
-  const std::string folder = flags.folder.empty() ? DefaultSessionFolder(model_dir) : flags.folder;
-  path_ = SessionPath(folder, flags.name);
-  exists_ = SessionExists(folder, flags.name);
+SavedRun::SavedRun(const SessionFlags& flags, const std::string& model_dir)
+    : folder_(flags.folder.empty() ? DefaultSessionFolder(model_dir) : flags.folder),
+      name_(flags.name),
+      path_(SessionPath(folder_, name_)),
+      exists_(SessionExists(folder_, name_)) {}
+
+void SavedRun::Own() {
+  lock_.emplace(folder_, name_);
+  if (SessionExists(folder_, name_) == exists_) return;
+  throw Error(ErrorCode::kIo, path_ +
+                                  ": another process has just saved or removed it; look at it "
+                                  "(deltafin sessions list) before you go on");
 }
 
 void SavedRun::Restore(Session& session) {

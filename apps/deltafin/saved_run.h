@@ -5,6 +5,7 @@
 #include <string>
 
 #include "command_line.h"
+#include "deltafin/saved_sessions.h"
 #include "deltafin/session.h"
 #include "session_note.h"
 
@@ -24,6 +25,8 @@ class SavedRun {
 
   // Whether there is something to go on with.
   bool exists() const { return exists_; }
+  // Keeps other processes from it from here on. Throws Error(kIo) when one has it.
+  void Own();
   // Puts it into the session, with what follows. Throws Error when it does not fit the engine.
   void Restore(Session& session);
 
@@ -37,7 +40,10 @@ class SavedRun {
 
  private:
   void Save(const Session& session) const;
+  std::string folder_;
+  std::string name_;
   std::string path_;
+  std::optional<SessionLock> lock_;
   bool exists_ = false;
 };
 

@@ -1,8 +1,13 @@
 // deltafin sessions: what is saved, and removing it.
+#include <unistd.h>
+
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 
+#include "chat/printable.h"
 #include "command_line.h"
+#include "deltafin/error.h"
 #include "deltafin/json.h"
 #include "deltafin/saved_sessions.h"
 #include "deltafin/tokenizer.h"
@@ -18,7 +23,15 @@ struct SessionsOptions {
   bool json = false;
 
   std::string ModelDir() const { return model.empty() ? DefaultModelDir() : model; }
-  std::string Folder() const { return folder.empty() ? DefaultSessionFolder(ModelDir()) : folder; }
+
+  // A mistyped folder must not look like one without sessions.
+  std::string Folder() const {
+    const std::string& named = folder.empty() ? model : folder;
+    if (!named.empty() && !std::filesystem::is_directory(named)) {
+      throw Error(ErrorCode::kNotFound, named + ": there is no such folder");
+    }
+    return folder.empty() ? DefaultSessionFolder(ModelDir()) : folder;
+  }
 };
 
 Json ToJson(const SavedSession& session) {
@@ -57,7 +70,7 @@ void Show(const SessionsOptions& options) {
   std::string text = decoder.Push(bytes);
   text += decoder.Finish();
   if (!options.json) {
-    std::cout << text << "\n";
+    std::cout << (isatty(STDOUT_FILENO) != 0 ? Printable(text) : text) << "\n";
     return;
   }
   Json json = ToJson(session);

@@ -1,4 +1,5 @@
 // deltafin setup: brings a model from the hub, whole or as far as it is needed.
+#include <poll.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -15,6 +16,8 @@
 
 namespace deltafin {
 namespace {
+
+constexpr int kInterruptEveryMs = 100;
 
 struct SetupFlags {
   HubFlags hub;
@@ -111,6 +114,11 @@ void PrintPlan(const SetupReport& r) {
 bool Confirm(const SetupReport& report) {
   if (report.wanted_bytes == 0) return true;
   std::fprintf(stderr, "Fetch %s? [Y/n] ", DiskBytes(report.wanted_bytes).c_str());
+  // Ctrl-C alone would not end the wait for a line.
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  while (poll(&input, 1, kInterruptEveryMs) <= 0) {
+    if (InterruptSignal() != 0) throw Error(ErrorCode::kCancelled, "stopped on request");
+  }
   std::string answer;
   if (!std::getline(std::cin, answer)) return false;
   return answer.empty() || answer[0] == 'y' || answer[0] == 'Y';
@@ -193,12 +201,16 @@ void AddSetupCommand(CLI::App& app, int* status) {
   CLI::Option* full = command->add_flag("--full", flags->full, "All of it");
   CLI::Option* stream = command->add_flag(
       "--stream", flags->stream, "The spine; experts are fetched when they are needed, and kept");
-  command->add_flag("--spine-only", flags->spine_only, "The spine and nothing else")
-      ->excludes(full);
+  CLI::Option* spine_only =
+      command->add_flag("--spine-only", flags->spine_only, "The spine and nothing else")
+          ->excludes(full);
   stream->excludes(full);
   command
       ->add_option("--layers", flags->layers, "The spine, and only these layers' experts: 1-40,92")
-      ->type_name("LIST");
+      ->type_name("LIST")
+      ->excludes(full)
+      ->excludes(stream)
+      ->excludes(spine_only);
   command->add_flag("--dry-run", flags->dry_run, "Only say what there is and what is missing");
   command->add_flag("--skip-verify", flags->skip_verify,
                     "Do not compare the SHA-256 of shards that become complete");

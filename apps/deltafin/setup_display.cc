@@ -10,6 +10,7 @@
 #include "deltafin/json.h"
 #include "interrupt.h"
 #include "overwritten_line.h"
+#include "terminal.h"
 
 namespace deltafin {
 namespace {
@@ -59,7 +60,7 @@ std::string Duration(double seconds) {
 }
 
 SetupDisplay::SetupDisplay(DisplayStyle style)
-    : style_(style), is_terminal_(isatty(STDERR_FILENO) != 0), shown_(Clock::now() - kLineEvery) {}
+    : style_(style), is_terminal_(IsTerminal(STDERR_FILENO)), shown_(Clock::now() - kLineEvery) {}
 
 SetupDisplay::~SetupDisplay() { EndLine(); }
 

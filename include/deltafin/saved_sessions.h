@@ -2,12 +2,15 @@
 // RestoreFrom. The format: docs/decoding.md.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "deltafin/types.h"
 
 namespace deltafin {
+
+class FileLock;
 
 struct SavedSession {
   std::string name;
@@ -27,7 +30,8 @@ std::string SessionPath(const std::string& folder, const std::string& name);
 
 bool SessionExists(const std::string& folder, const std::string& name);
 
-// By name; reads the headers only. An absent folder holds none.
+// By name; reads the headers only. An absent folder holds none. Throws Error(kIo) when it cannot be
+// listed.
 std::vector<SavedSession> ListSessions(const std::string& folder);
 
 // Reads and checks the whole file; `tokens`, if set, gets its tokens. Throws Error(kNotFound),
@@ -35,7 +39,24 @@ std::vector<SavedSession> ListSessions(const std::string& folder);
 SavedSession InspectSession(const std::string& folder, const std::string& name,
                             std::vector<TokenId>* tokens);
 
-// Throws Error(kNotFound) or Error(kIo).
+// Held by whoever goes on with a session, from before it is restored until after it was saved last:
+// of two processes that save one the later would undo what the other said. Given up by the
+// destructor and by a process that dies.
+class SessionLock {
+ public:
+  // Makes the folder. Throws Error(kInvalidArgument) as SessionPath, Error(kIo) when another
+  // process, or another lock of this one, has the session.
+  SessionLock(const std::string& folder, const std::string& name);
+  ~SessionLock();
+  SessionLock(const SessionLock&) = delete;
+  SessionLock& operator=(const SessionLock&) = delete;
+
+ private:
+  std::string path_;
+  std::unique_ptr<FileLock> lock_;
+};
+
+// Throws Error(kNotFound), or Error(kIo), also while somebody has its lock.
 void RemoveSession(const std::string& folder, const std::string& name);
 
 }  // namespace deltafin

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
+#include "base/format.h"
 #include "deltafin/error.h"
 #include "engine/session_file.h"
+#include "io/atomic_file.h"
 #include "io/file.h"
+#include "io/sparse_file.h"
 
 namespace deltafin {
 namespace {
@@ -54,8 +59,12 @@ bool SessionExists(const std::string& folder, const std::string& name) {
 
 std::vector<SavedSession> ListSessions(const std::string& folder) {
   std::vector<SavedSession> sessions;
-  std::error_code absent;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, absent)) {
+  std::error_code code;
+  const fs::directory_iterator entries(folder, code);
+  if (code && code != std::errc::no_such_file_or_directory) {
+    throw Error(ErrorCode::kIo, folder + ": cannot be listed: " + code.message());
+  }
+  for (const fs::directory_entry& entry : entries) {
     const std::string file = entry.path().filename().string();
     const std::string name = entry.path().stem().string();
     // A file that is being written has another ending.
@@ -82,8 +91,36 @@ SavedSession InspectSession(const std::string& folder, const std::string& name,
   return session;
 }
 
+// The file is there while the lock is held. One that was removed between being opened and being
+// locked keeps nobody out: then it is made again.
+SessionLock::SessionLock(const std::string& folder, const std::string& name) {
+  const std::string session = SessionPath(folder, name);
+  path_ = JoinPath(folder, "." + name + ".lock");
+  MakeFolders(folder);
+  while (lock_ == nullptr) {
+    std::optional<FileLock> lock = FileLock::Try(path_, FileLock::Kind::kExclusive);
+    if (!lock) {
+      const int64_t pid = FileLock::HolderOf(path_);
+      throw Error(ErrorCode::kIo,
+                  format("{}: another process{} goes on with this session; end that one first, or "
+                         "take another name",
+                         session, pid != 0 ? format(" ({})", pid) : std::string()));
+    }
+    if (lock->IsAt(path_)) lock_ = std::make_unique<FileLock>(*std::move(lock));
+  }
+}
+
+SessionLock::~SessionLock() {
+  std::error_code ignored;
+  fs::remove(path_, ignored);
+}
+
 void RemoveSession(const std::string& folder, const std::string& name) {
   const std::string path = SessionPath(folder, name);
+  if (!SessionExists(folder, name)) {
+    throw Error(ErrorCode::kNotFound, path + ": there is no such session");
+  }
+  const SessionLock lock(folder, name);
   std::error_code error;
   fs::remove(path + ".tmp", error);  // of a save that was cut off
   if (fs::remove(path, error)) return;

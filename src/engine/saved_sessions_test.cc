@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -231,6 +232,32 @@ TEST_F(SavedSessionsTest, ListsInspectsAndRemoves) {
   for (const char* name : {"", ".", "../x", "a/b", ".hidden", "a b"}) {
     EXPECT_EQ(ErrorOf([&] { SessionPath(folder_, name); }).first, ErrorCode::kInvalidArgument);
   }
+}
+
+TEST_F(SavedSessionsTest, AFolderThatCannotBeListedIsNotTakenForAnEmptyOne) {
+  fs::create_directories(folder_);
+  Write(Path("file"), "no folder");
+  EXPECT_EQ(ErrorOf([&] { ListSessions(Path("file")); }).first, ErrorCode::kIo);
+  EXPECT_TRUE(ListSessions(folder_ + "/absent").empty());
+}
+
+TEST_F(SavedSessionsTest, OneAtATimeGoesOnWithASession) {
+  const auto locked = [&](const std::string& name) {
+    return ErrorOf([&] { const SessionLock lock(folder_, name); });
+  };
+  {
+    const SessionLock lock(folder_, "a");
+    EXPECT_EQ(locked("a").first, ErrorCode::kIo);
+    EXPECT_THAT(locked("a").second, testing::HasSubstr(std::to_string(getpid())));
+    const SessionLock other(folder_, "b");
+    Write(Path("a"), "nonsense");
+    EXPECT_EQ(ErrorOf([&] { RemoveSession(folder_, "a"); }).first, ErrorCode::kIo);
+    EXPECT_EQ(ListSessions(folder_).size(), 1u);
+  }
+  RemoveSession(folder_, "a");
+  EXPECT_TRUE(fs::is_empty(folder_));  // no lock is left behind
+  Write(folder_ + "/.a.lock", "1");    // but by a process that was killed
+  const SessionLock lock(folder_, "a");
 }
 
 }  // namespace

@@ -73,11 +73,11 @@ std::vector<CachedExpert> CachedExperts(std::vector<FolderShard>& shards, const 
 CleanReport RunClean(const CleanOptions& options) {
   std::vector<std::string> folders = {options.dir};
   folders.insert(folders.end(), options.also.begin(), options.also.end());
+  const ExpertHeat heat = HeatOf(options.dir);  // in a folder of something else nothing is made
   std::vector<InstallLock> locks;
   if (!options.dry_run) {
     for (const std::string& folder : folders) locks.push_back(InstallLock::Own(folder));
   }
-  const ExpertHeat heat = HeatOf(options.dir);
   std::vector<FolderShard> shards = ManagedShards(folders);
   std::vector<CachedExpert> experts = CachedExperts(shards, heat);
   // The last of a shard first among those that are as cold.

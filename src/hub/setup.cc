@@ -72,6 +72,7 @@ SetupReport Setup::Run() {
   AskHub();
   FindShards();
   ReadHeaders();
+  CheckSelection();
   ChooseMode();
   FillReport();
   if (options_.dry_run) return report_;
@@ -284,6 +285,29 @@ void Setup::AdoptWholeShards() {
 }
 
 // ---- what is wanted ----
+
+// What the model does not have would never come, and nothing would say so.
+void Setup::CheckSelection() const {
+  std::set<std::pair<int, int>> lacking = experts_;
+  int last_layer = -1;
+  for (const FolderShard& shard : shards_) {
+    for (const FetchUnit& unit : shard.units) {
+      last_layer = std::max(last_layer, unit.layer);
+      if (unit.kind == UnitKind::kExpert) lacking.erase({unit.layer, unit.expert});
+    }
+  }
+  for (const auto& range : options_.layers) {
+    if (range.second <= last_layer) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                format("--layers: expected layers from 0 to {}, which is the last of {}, got {}",
+                       last_layer, client_->Describe(), range.second));
+  }
+  if (lacking.empty()) return;
+  const auto& [layer, expert] = *lacking.begin();
+  throw Error(ErrorCode::kInvalidArgument,
+              format("{} has no expert {} in layer {}: the trace is that of another model",
+                     client_->Describe(), expert, layer));
+}
 
 bool Setup::IsWantedInFull(const FetchUnit& unit) const {
   if (options_.layers.empty()) return true;

@@ -42,6 +42,7 @@ class Setup {
   void FindShards();
   void AdoptWholeShards();
   void ReadHeaders();
+  void CheckSelection() const;
   void ChooseMode();
   bool IsWanted(const FetchUnit& unit) const;
   bool IsWantedInFull(const FetchUnit& unit) const;

@@ -111,6 +111,20 @@ TEST_F(SetupTest, LayersChooseExperts) {
   EXPECT_NE(ReadText(root_ + "/" + ShardName(root_, 2)), ReadText(InDir(ShardName(root_, 2))));
 }
 
+TEST_F(SetupTest, WhatTheModelDoesNotHaveIsRefused) {
+  SetupOptions options = Options();
+  options.layers = {{1, 1}, {3, 4}};
+  EXPECT_THROW(RunSetup(options), Error);
+  options.layers = {{0, 3}};
+  EXPECT_EQ(RunSetup(options).missing_bytes, 0u);
+  options = Options(SetupMode::kStream);
+  options.only_experts = true;
+  for (const auto& absent : {std::pair(1, 16), std::pair(0, 1), std::pair(77, 1)}) {
+    options.experts = {{1, 3}, absent};
+    EXPECT_THROW(RunSetup(options), Error);
+  }
+}
+
 TEST_F(SetupTest, ChosenExpertsComeAlone) {
   RunSetup(Options(SetupMode::kStream));
   SetupOptions options = Options(SetupMode::kStream);
@@ -321,6 +335,23 @@ TEST_F(SetupTest, DamagedSmallFilesAreRepaired) {
   EXPECT_TRUE(Verify(VerifyOptions::Depth::kQuick).problems.empty());
 }
 
+// The shards are known without it.
+TEST_F(SetupTest, ADamagedIndexIsRepaired) {
+  RunSetup(Options(SetupMode::kStream));
+  const std::string index = InDir("model.safetensors.index.json");
+  const std::string text = ReadText(index);
+  for (const std::string& bad : {std::string(), text.substr(0, text.size() / 2)}) {
+    std::ofstream(index) << bad;
+    if (bad.empty()) fs::remove(index);
+    const VerifyReport report = Verify(VerifyOptions::Depth::kRanges);
+    EXPECT_EQ(report.problems.size(), 1u);
+    EXPECT_GT(report.checked_bytes, 0u);
+    Verify(VerifyOptions::Depth::kRanges, /*repair=*/true);
+    EXPECT_EQ(ReadText(index), text);
+    EXPECT_TRUE(Verify(VerifyOptions::Depth::kRanges).problems.empty());
+  }
+}
+
 // What changes the bytes on the way is found by the SHA-256 of the whole.
 TEST_F(SetupTest, AChangeOnTheWayIsFound) {
   RunSetup(Options(SetupMode::kStream));
@@ -371,6 +402,20 @@ TEST_F(SetupTest, CleanFreesExpertsDownToASize) {
   }
   EXPECT_EQ(RunSetup(Options()).fetched_bytes, half.freed_bytes);
   ExpectWhole();
+}
+
+// A mistyped path must not become a folder.
+TEST_F(SetupTest, NothingIsMadeWhereThereIsNoModel) {
+  CleanOptions clean;
+  clean.dir = dir_ / "none";
+  EXPECT_THROW(RunClean(clean), Error);
+  fs::create_directory(InDir(""));
+  clean.dir = dir_ / "Kimi-K3";
+  EXPECT_THROW(RunClean(clean), Error);
+  EXPECT_TRUE(fs::is_empty(clean.dir));
+  fs::remove(clean.dir);
+  EXPECT_THROW(Verify(VerifyOptions::Depth::kQuick, /*repair=*/true), Error);
+  EXPECT_TRUE(fs::is_empty(dir_.path()));
 }
 
 // ---- random ----

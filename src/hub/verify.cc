@@ -54,6 +54,7 @@ class Verification {
       if (!RealFileSystem().Exists(path)) {
         Problem(path + ": is missing");
         damaged_small_ = true;
+        bad_index_ = bad_index_ || file->name == kIndexFile;
         continue;
       }
       const auto opened = RealFileSystem().OpenForReading(path);
@@ -62,13 +63,33 @@ class Verification {
       if (right) continue;
       Problem(format("{}: is not the hub's file", path));
       damaged_small_ = true;
+      bad_index_ = bad_index_ || file->name == kIndexFile;
       report_.bad_bytes += file->bytes;
     }
   }
 
-  // What the source says, or, in a folder that is not from setup, what the index lists.
+  // What the index lists; where that is damaged, all that setup knew of.
+  std::vector<std::string> NamesOfShards() {
+    if (!source_) return ShardNames(options_.dir);
+    if (!bad_index_) {
+      try {
+        return ShardNames(options_.dir);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kCorrupt) throw;
+        Problem(error.what());
+        damaged_small_ = true;
+      }
+    }
+    std::vector<std::string> names;
+    for (const RemoteFile& file : source_->files) {
+      if (file.name.ends_with(".safetensors")) names.push_back(file.name);
+    }
+    return names;
+  }
+
+  // What the source says, or, in a folder that is not from setup, what is there.
   void FindShards() {
-    for (const std::string& name : ShardNames(options_.dir)) {
+    for (const std::string& name : NamesOfShards()) {
       RemoteFile remote;
       remote.name = name;
       if (source_ && source_->Find(name) != nullptr) {
@@ -206,6 +227,7 @@ class Verification {
   std::vector<FolderShard> shards_;
   VerifyReport report_;
   bool damaged_small_ = false;
+  bool bad_index_ = false;
   std::map<std::string, std::vector<ByteRange>> bad_ranges_;
   std::string name_;
   const Clock::time_point start_ = Clock::now();

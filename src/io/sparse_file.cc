@@ -196,6 +196,13 @@ int64_t FileLock::HolderOf(const std::string& path) {
   return got > 0 ? std::strtoll(text, nullptr, 10) : 0;
 }
 
+bool FileLock::IsAt(const std::string& path) const noexcept {
+  struct stat held = {};
+  struct stat named = {};
+  return ::fstat(descriptor_, &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
 FileLock::~FileLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }

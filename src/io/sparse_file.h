@@ -93,6 +93,10 @@ class FileLock {
   // The process that holds it exclusively, as far as it left its number; 0 otherwise.
   static int64_t HolderOf(const std::string& path);
 
+  // False when the file was removed, or replaced, since it was opened: whoever comes next will lock
+  // another one.
+  bool IsAt(const std::string& path) const noexcept;
+
   ~FileLock();
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&& other) noexcept;

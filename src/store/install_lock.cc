@@ -41,6 +41,9 @@ std::optional<InstallLock> InstallLock::Use(const std::string& dir) {
 }
 
 InstallLock InstallLock::Own(const std::string& dir) {
+  if (!RealFileSystem().Exists(dir)) {
+    throw Error(ErrorCode::kNotFound, dir + ": there is no such folder; expected that of a model");
+  }
   MakeFolders(FolderOf(dir));
   std::optional<FileLock> fill = FileLock::Try(FillPath(dir), FileLock::Kind::kExclusive);
   if (!fill) throw Error(ErrorCode::kIo, FillerOf(dir) + "; wait for it, or stop it");

@@ -11,6 +11,7 @@
 #include "../model_options.h"
 #include "../sampling_options.h"
 #include "../saved_run.h"
+#include "../terminal.h"
 #include "chat_loop.h"
 #include "deltafin/saved_sessions.h"
 
@@ -41,10 +42,8 @@ std::string HistoryPath() {
 
 ViewOptions ChooseView(const ChatOptions& options) {
   ViewOptions view;
-  const std::string terminal = Environment("TERM");
-  view.terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0 && !terminal.empty() &&
-                  terminal != "dumb";
-  view.styled = view.terminal && Environment("NO_COLOR").empty();
+  view.terminal = IsTerminal(STDIN_FILENO) && IsTerminal(STDOUT_FILENO);
+  view.styled = view.terminal && WantsStyles();
   view.show_thinking = !options.hide_thinking;
   return view;
 }

@@ -156,7 +156,7 @@ bool ChatLoop::Command(const std::string& line) {
   } else if (name == "/clear") {
     conversation_.Clear();
     last_ = {};
-    options_.session_name.clear();
+    KeepAs("", nullptr);
     Note("a new conversation");
   } else if (name == "/save") {
     Save(argument);
@@ -190,8 +190,14 @@ void ChatLoop::SetSystem(const std::string& text) {
 void ChatLoop::Save(const std::string& name) {
   const std::string& wanted = name.empty() ? options_.session_name : name;
   if (wanted.empty()) throw Error(ErrorCode::kInvalidArgument, "/save: expected a name");
+  std::unique_ptr<SessionLock> lock = LockOf(wanted);
+  if (wanted != options_.session_name && SessionExists(options_.session_folder, wanted)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "/save: there is a conversation " + wanted +
+                    " already; take another name, or /load it to go on with it");
+  }
   conversation_.Save(SessionPath(options_.session_folder, wanted));
-  options_.session_name = wanted;
+  KeepAs(wanted, std::move(lock));
   Note("saved as " + wanted + ", and again after every answer");
 }
 
@@ -206,8 +212,9 @@ void ChatLoop::Load(const std::string& name) {
     Note(text.empty() ? "nothing is saved yet" : text);
     return;
   }
+  std::unique_ptr<SessionLock> lock = LockOf(name);
   last_ = conversation_.Load(SessionPath(options_.session_folder, name));
-  options_.session_name = name;
+  KeepAs(name, std::move(lock));
   Note(std::to_string(conversation_.num_turns()) + " turns, " +
        std::to_string(conversation_.num_tokens()) + " tokens. The last answer was:");
   AnswerView view(options_.view);
@@ -218,8 +225,19 @@ void ChatLoop::Load(const std::string& name) {
   view.Finish();
 }
 
+std::unique_ptr<SessionLock> ChatLoop::LockOf(const std::string& name) const {
+  if (lock_ != nullptr && name == options_.session_name) return nullptr;
+  return std::make_unique<SessionLock>(options_.session_folder, name);
+}
+
+void ChatLoop::KeepAs(const std::string& name, std::unique_ptr<SessionLock> lock) {
+  if (lock != nullptr || name.empty()) lock_ = std::move(lock);
+  options_.session_name = name;
+}
+
 bool ChatLoop::Resume() {
   if (options_.session_name.empty()) return false;
+  lock_ = LockOf(options_.session_name);
   if (!SessionExists(options_.session_folder, options_.session_name)) return false;
   Load(options_.session_name);
   return true;

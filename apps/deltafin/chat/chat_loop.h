@@ -1,11 +1,13 @@
 // The conversation at a terminal or a pipe: reads messages and commands until the input ends.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "answer_view.h"
 #include "conversation.h"
+#include "deltafin/saved_sessions.h"
 #include "line_source.h"
 
 namespace deltafin {
@@ -34,6 +36,10 @@ class ChatLoop {
   bool Command(const std::string& line);
   void Save(const std::string& name);
   void Load(const std::string& name);
+  // The lock of a session; null when it is the one that is held already.
+  std::unique_ptr<SessionLock> LockOf(const std::string& name) const;
+  // The session from now on, with its lock unless that is held already.
+  void KeepAs(const std::string& name, std::unique_ptr<SessionLock> lock);
   void SetSystem(const std::string& text);
   void SetEffort(const std::string& text);
   void ToggleThinking();
@@ -45,6 +51,7 @@ class ChatLoop {
   Conversation& conversation_;
   LineSource& lines_;
   ChatLoopOptions options_;
+  std::unique_ptr<SessionLock> lock_;  // of the session with that name
   TurnResult last_;
   bool failed_ = false;
   bool was_interrupted_ = false;  // the last answer

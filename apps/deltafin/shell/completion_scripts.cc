@@ -154,6 +154,7 @@ std::string BashCompletion(const CommandEntry& program) {
           "      " + Quoted(path) + ") names=" + Quoted(Join(CommandNames(command), " ")) + " ;;\n";
     }
     std::vector<std::string> all = CommandNames(command);
+    std::string others;  // after all options: its pattern matches those too
     for (const OptionEntry& option : command.options) {
       all.insert(all.end(), option.names.begin(), option.names.end());
       const std::string how = BashValues(option);
@@ -163,9 +164,10 @@ std::string BashCompletion(const CommandEntry& program) {
         values += "    " + Quoted(path + " " + name) + ") how=" + Quoted(how) + " ;;\n";
       }
       if (option.names.empty() && !how.empty()) {
-        values += "    " + Quoted(path + " *") + ") others=" + Quoted(how) + " ;;\n";
+        others += "    " + Quoted(path + " *") + ") others=" + Quoted(how) + " ;;\n";
       }
     }
+    values += others;
     words += "    " + Quoted(path) + ") words=" + Quoted(Join(all, " ")) + " ;;\n";
   });
   // A pattern in a case must not be quoted where it has a star.
