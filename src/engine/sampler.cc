@@ -55,9 +55,6 @@ void Check(const SamplingOptions& o, int64_t vocab_size) {
   }
 }
 
-// Next to nothing as a divisor would make infinities, whose difference is no number.
-constexpr double kLargestLogit = 1e300;
-
 Error NothingAllowed() {
   return {ErrorCode::kInvalidArgument, "constraint: it allows no token to come next"};
 }
@@ -89,8 +86,7 @@ void Sampler::AdjustLogits(std::span<const float> logits, std::span<const TokenI
     for (TokenId id : text) {
       if (counts_[id]++ > 0) continue;
       double& logit = logits_[id];
-      logit = logit > 0 ? std::min(logit / options_.repetition_penalty, kLargestLogit)
-                        : logit * options_.repetition_penalty;
+      logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
     }
   }
   if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) {
