@@ -263,14 +263,14 @@ std::string TestProducts(Gpu& gpu, std::unique_ptr<Device> host, ThreadPool& poo
   if (gpu.info().has_doubles) {
     VulkanDevice device(gpu, std::move(host), pool, options(true));
     verdict.has_operators = has_right_products(device) && TestOperators(device, reference);
-    const std::string trouble = trouble_of(device);
+    std::string trouble = trouble_of(device);
     if (!trouble.empty()) return trouble;
     host = device.TakeHost();
     if (verdict.has_operators) return "";
   }
   VulkanDevice device(gpu, std::move(host), pool, options(false));
   const bool right = has_right_products(device);
-  const std::string trouble = trouble_of(device);
+  std::string trouble = trouble_of(device);
   if (!trouble.empty()) return trouble;
   return right ? "" : "products of matrices do not have the CPU's bits";
 }
