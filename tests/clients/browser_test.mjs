@@ -95,6 +95,7 @@ test("a question is answered, with the thinking folded", async () => {
   const thinking = answers().nth(0).locator("details.thinking");
   assert.equal(await thinking.getAttribute("open"), null);
   await thinking.locator("summary").click();
+  await thinking.locator(".markdown > *").first().waitFor();  // comes with the event of the opening
   assert.ok((await thinking.locator(".markdown").innerText()).length > 5);
   assert.match(await answers().nth(0).locator(".stats").innerText(), /\d+ tokens · [\d.]+ per second · prompt \d+/);
   assert.match(await page.locator("#status").innerText(), /^Answer: .*Rome/s);
