@@ -17,9 +17,7 @@ struct Avx2Lanes {
   // one that comes this many rows later. Past the end of the weight that is a hint without effect.
   static constexpr int64_t kAheadRows = 8;
   static constexpr bool kAsksInOrder = false;  // at one position, too
-  static constexpr int64_t kAheadOfRow = 0;
-  static constexpr int64_t kAheadOfRows = 0;
-  static constexpr int kStreamPositions = 8;  // from here on a panel of widened weights is faster
+  static constexpr int kStreamPositions = 8;   // from here on a panel of widened weights is faster
   static constexpr int kTilePositions = 3;
   static constexpr int64_t kPanelCols = 1024;  // 192 KiB of weights, for the L2 cache
   // The next weights are asked for between tiles of positions alone: docs/experiments.md.

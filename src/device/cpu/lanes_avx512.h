@@ -97,7 +97,7 @@ struct Avx512Lanes {
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
   }
 
-  // The packed E2M1 codes of kWidth lanes, eight a lane: the lowest is code 0, 1, 2 or 3.
+  // The packed E2M1 codes of kWidth lanes, eight a lane: from code 0, 1, 2 and 3 on.
   struct Codes {
     __m512i from[4];
   };

@@ -36,8 +36,11 @@ template <class A, int P>
 inline constexpr bool kAsksInOrder = P == 1 && A::kAsksInOrder;
 template <class A, int R, int P>
 DF_LANE_FN const uint8_t* FirstAhead(const WeightRows& w, int64_t ahead) {
-  if (!kAsksInOrder<A, P>) return w.data + ahead;
-  return w.data + (R == 1 ? A::kAheadOfRow : R * w.row_bytes + A::kAheadOfRows);
+  if constexpr (kAsksInOrder<A, P>) {
+    return w.data + (R == 1 ? A::kAheadOfRow : R * w.row_bytes + A::kAheadOfRows);
+  } else {
+    return w.data + ahead;
+  }
 }
 template <class A, int R, int P>
 DF_LANE_FN int64_t LineAhead(int64_t at, int r, int64_t row_bytes) {
@@ -372,26 +375,25 @@ inline void StreamSweepOf(float* acc, const WeightRows& w, int64_t row, int64_t 
     const int64_t last = first + some < count ? first + some : count;
     float* lanes = acc;
     int64_t p = 0;
-    for (; p + 4 <= n; p += 4, lanes += 4 * kStreamRows * kLanes) {
-      StreamRows<Stream, 4, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
-    }
-    if (n - p == 3)
-      StreamRows<Stream, 3, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
-    if (n - p == 2)
-      StreamRows<Stream, 2, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
-    if (n - p == 1)
-      StreamRows<Stream, 1, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
+    const auto rows_of = [&]<int P>() {
+      StreamRows<Stream, P, kStart, kOfWhole>(lanes, w, row, first, last, x + p, part);
+    };
+    for (; p + 4 <= n; p += 4, lanes += 4 * kStreamRows * kLanes) rows_of.template operator()<4>();
+    if (n - p == 3) rows_of.template operator()<3>();
+    if (n - p == 2) rows_of.template operator()<2>();
+    if (n - p == 1) rows_of.template operator()<1>();
   }
 }
 
 template <class Stream, bool kStart>
 inline void StreamSweep(float* acc, const WeightRows& w, int64_t row, int64_t count,
                         const float* const* x, int64_t n, const StreamColumns& part) {
-  if (part.count % Stream::kWhole == 0) {
-    StreamSweepOf<Stream, kStart, true>(acc, w, row, count, x, n, part);
-  } else {
-    StreamSweepOf<Stream, kStart, false>(acc, w, row, count, x, n, part);
+  if constexpr (Stream::kWhole > 1) {
+    if (part.count % Stream::kWhole != 0) {
+      return StreamSweepOf<Stream, kStart, false>(acc, w, row, count, x, n, part);
+    }
   }
+  StreamSweepOf<Stream, kStart, true>(acc, w, row, count, x, n, part);
 }
 
 template <class A, class Stream>

@@ -157,9 +157,7 @@ TEST_F(VulkanArrivalsTest, ALostGpuCostsNoBit) {
     ASSERT_LT(submits, 100);
     VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
     ExpectSameBits(want, RunLayers(device, x, n), "before");
-    GpuFaults faults;
-    faults.submits_until_lost = submits;
-    gpu_->gpu().SetFaults(faults);
+    LoseAfter(submits);
     ExpectSameBits(want, RunLayers(device, x, n),
                    deltafin::format("lost after {} submissions", submits));
     finished = !device.is_lost();

@@ -15,6 +15,12 @@ namespace {
 
 constexpr uint64_t kMuch = uint64_t{1} << 28;
 
+struct MlaCase {
+  MlaShape shape;
+  WeightFormat weights;
+  std::vector<int64_t> passes;
+};
+
 class VulkanAttentionTest : public GpuTest {
  protected:
   // A matrix whose product with 1 is these values: that puts them where the GPU computes.
@@ -26,6 +32,15 @@ class VulkanAttentionTest : public GpuTest {
   }
   OwnedMatrix Source(int64_t count, Range range = Range::kOrdinary) {
     return Source(random_.Values(count, range));
+  }
+  // What RunMla takes: latents and queries of each pass.
+  std::vector<OwnedMatrix> InputsOf(const MlaCase& c, Range range = Range::kOrdinary) {
+    std::vector<OwnedMatrix> inputs;
+    for (const int64_t n : c.passes) {
+      inputs.push_back(Source(n * c.shape.latent_dim(), range));
+      inputs.push_back(Source(n * c.shape.num_heads * c.shape.query_dim(), range));
+    }
+    return inputs;
   }
   // Decays and gates between 0 and 1.
   OwnedMatrix Fractions(int64_t count) {
@@ -262,12 +277,6 @@ INSTANTIATE_TEST_SUITE_P(Flushes, VulkanMlaTest,
                                             ::testing::Values(CacheFormat::kF32,
                                                               CacheFormat::kBf16)));
 
-struct MlaCase {
-  MlaShape shape;
-  WeightFormat weights;
-  std::vector<int64_t> passes;
-};
-
 // Long ones only add to the cache.
 constexpr int64_t kMostAttending = 100;
 
@@ -341,11 +350,7 @@ TEST_P(VulkanMlaTest, HasTheBitsOfTheCpu) {
           random_.MatrixOf(c.weights, c.shape.num_heads * (c.shape.nope_dim + c.shape.v_dim),
                            c.shape.kv_lora, range);
       kv_b.view.id = ++last_id_;
-      std::vector<OwnedMatrix> inputs;
-      for (const int64_t n : c.passes) {
-        inputs.push_back(Source(n * c.shape.latent_dim(), range));
-        inputs.push_back(Source(n * c.shape.num_heads * c.shape.query_dim(), range));
-      }
+      const std::vector<OwnedMatrix> inputs = InputsOf(c, range);
       ExpectSameBits(RunMla(*plain_, c, format, kv_b.view, inputs),
                      RunMla(gpu, c, format, kv_b.view, inputs),
                      deltafin::format("kv_lora {}", c.shape.kv_lora));
@@ -359,19 +364,13 @@ TEST_F(VulkanAttentionTest, ALostGpuLosesNoLatentCache) {
   const MlaCase c{{2, 16, 6, 12, 32}, WeightFormat::kF32, {3, 1, 130, 1}};
   OwnedMatrix kv_b = random_.MatrixOf(c.weights, 2 * 28, 32);
   kv_b.view.id = ++last_id_;
-  std::vector<OwnedMatrix> inputs;
-  for (const int64_t n : c.passes) {
-    inputs.push_back(Source(n * c.shape.latent_dim()));
-    inputs.push_back(Source(n * c.shape.num_heads * c.shape.query_dim()));
-  }
+  const std::vector<OwnedMatrix> inputs = InputsOf(c);
   const std::vector<float> want = RunMla(*plain_, c, CacheFormat::kF32, kv_b.view, inputs);
   bool finished = false;
   for (int64_t submits = 0; !finished; ++submits) {
     ASSERT_LT(submits, 100);
     VulkanDevice& device = gpu_->Restart(kMuch, kMuch);
-    GpuFaults faults;
-    faults.submits_until_lost = submits;
-    gpu_->gpu().SetFaults(faults);
+    LoseAfter(submits);
     ExpectSameBits(want, RunMla(device, c, CacheFormat::kF32, kv_b.view, inputs),
                    deltafin::format("lost after {} submissions", submits));
     finished = !device.is_lost();
@@ -385,11 +384,7 @@ TEST_F(VulkanAttentionTest, ALongAttentionIsHandedOverInTurns) {
   const MlaCase c{{2, 8, 2, 8, 30}, WeightFormat::kBf16, {1020, 2, 5, kPositions}};
   OwnedMatrix kv_b = random_.MatrixOf(c.weights, 2 * 16, 30);
   kv_b.view.id = ++last_id_;
-  std::vector<OwnedMatrix> inputs;
-  for (const int64_t n : c.passes) {
-    inputs.push_back(Source(n * c.shape.latent_dim()));
-    inputs.push_back(Source(n * c.shape.num_heads * c.shape.query_dim()));
-  }
+  const std::vector<OwnedMatrix> inputs = InputsOf(c);
   const std::vector<float> want = RunMla(*plain_, c, CacheFormat::kF32, kv_b.view, inputs);
   const auto submissions = [&](uint64_t span_bytes) {
     VulkanDevice& device = gpu_->Restart(kMuch, kMuch, false, true, 1 << 20, span_bytes);
@@ -403,9 +398,7 @@ TEST_F(VulkanAttentionTest, ALongAttentionIsHandedOverInTurns) {
   EXPECT_GE(in_turns, at_once + kPositions - 1);
   for (uint64_t submits = in_turns - kPositions - 8; submits < in_turns; submits += 3) {
     VulkanDevice& device = gpu_->Restart(kMuch, kMuch, false, true, 1 << 20, 1);
-    GpuFaults faults;
-    faults.submits_until_lost = static_cast<int64_t>(submits);
-    gpu_->gpu().SetFaults(faults);
+    LoseAfter(static_cast<int64_t>(submits));
     ExpectSameBits(want, RunMla(device, c, CacheFormat::kF32, kv_b.view, inputs), "lost");
     EXPECT_TRUE(device.is_lost());
     gpu_->gpu().SetFaults({});

@@ -193,9 +193,7 @@ TEST_F(VulkanDeviceTest, AGpuThatFlushesSubnormalsNeverMeetsOne) {
     const auto is_handed_over = [&] {
       VulkanDevice& device = gpu_->Restart(kMuch, kMuch, true, false);
       ExpectSameBits(Product(*plain_, w.view, x, 1), Product(device, w.view, x, 1), "product");
-      GpuFaults faults;
-      faults.submits_until_lost = 1;
-      gpu_->gpu().SetFaults(faults);
+      LoseAfter(1);
       Product(device, w.view, x, 1);
       Product(device, w.view, x, 1);
       gpu_->gpu().SetFaults({});
@@ -384,9 +382,7 @@ TEST_F(VulkanDeviceTest, ALostGpuCostsNoBit) {
       return w;
     };
     ExpectSameBits(want, RunSequence(device, spine, experts, x, n, held), "before");
-    GpuFaults faults;
-    faults.submits_until_lost = submits;
-    gpu_->gpu().SetFaults(faults);
+    LoseAfter(submits);
     ExpectSameBits(want, RunSequence(device, spine, experts, x, n, held),
                    deltafin::format("lost after {} submissions", submits));
     finished = !device.is_lost();
@@ -427,9 +423,7 @@ TEST_F(VulkanDeviceTest, ExpertsOfALostGpuComeOneAfterTheOther) {
   Shelf shelf(all);
   device.SetExpertOrigin(&shelf);
   ExpectSameBits(want, run(device, true), "held");
-  GpuFaults faults;
-  faults.submits_until_lost = 0;
-  gpu_->gpu().SetFaults(faults);
+  LoseAfter(0);
   ExpectSameBits(want, run(device, false), "lost");
   EXPECT_TRUE(device.is_lost());
   ExpectSameBits(want, run(device, false), "lost before");
@@ -444,9 +438,7 @@ TEST_F(VulkanDeviceTest, WeightsThatNobodyHasAnyMoreAreAnError) {
   Product(device, w.view, x, 1);
   Matrix held = w.view;
   held.data = nullptr;
-  GpuFaults faults;
-  faults.submits_until_lost = 0;
-  gpu_->gpu().SetFaults(faults);
+  LoseAfter(0);
   EXPECT_THROW(Product(device, held, x, 1), Error);
   EXPECT_TRUE(device.is_lost());
   ExpectSameBits(Product(*plain_, w.view, x, 1), Product(device, w.view, x, 1), "with its data");
@@ -464,9 +456,7 @@ TEST_F(VulkanDeviceTest, WhatNobodyCouldComputeAgainIsNotRead) {
   const DeviceFloats out(device, 20);
   auto other = std::make_unique<DeviceFloats>(device, 20);
   device.MatMul(held, in.data(), out.data(), 20, 1);
-  GpuFaults faults;
-  faults.submits_until_lost = 0;
-  gpu_->gpu().SetFaults(faults);
+  LoseAfter(0);
   other.reset();
   EXPECT_TRUE(device.is_lost());
   EXPECT_THROW(out.Read(), Error);

@@ -167,9 +167,7 @@ TEST_F(VulkanInPlaceTest, ASlotMayChangeAfterSynchronize) {
     const DeviceFloats y(device, 2 * kLatent);
     const DeviceFloats plain_z(*plain_, x);
     const DeviceFloats plain_y(*plain_, 2 * kLatent);
-    GpuFaults faults;
-    faults.submits_until_lost = submits;
-    gpu_->gpu().SetFaults(faults);
+    LoseAfter(submits);
     const int32_t in = 0;
     for (const int32_t out : {0, 1}) {
       const ExpertWeights expert = Put(1, 64, kWidth, kLatent, Range::kOrdinary);

@@ -77,6 +77,13 @@ class GpuTest : public ::testing::Test {
   }
   void TearDown() override { gpu_->gpu().SetFaults({}); }
 
+  // The GPU is lost with the submission after so many more.
+  static void LoseAfter(int64_t submits) {
+    GpuFaults faults;
+    faults.submits_until_lost = submits;
+    gpu_->gpu().SetFaults(faults);
+  }
+
   static inline GpuFixture* gpu_ = nullptr;
 };
 
