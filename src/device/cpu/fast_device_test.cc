@@ -187,6 +187,25 @@ TEST_P(FastDeviceTest, SizesMayChangeFromCallToCall) {
   }
 }
 
+// Few positions take a block of columns after the other, and the last one what is left: also more
+// than the 512 that are read together, but no multiple of them.
+TEST_P(FastDeviceTest, FewPositionsTakeColumnsInBlocks) {
+  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kInt8}) {
+    for (const int64_t cols : {544, 1600, 2208, 2688, 3648}) {
+      const OwnedMatrix w = random_.MatrixOf(format, 21, cols);
+      for (const int64_t n : {1, 2, 3, 4, 5, 7}) {
+        const std::vector<float> x = random_.Values(n * cols);
+        const auto run = [&, count = n](Device& device) {
+          const DeviceFloats in(device, x), out(device, count * 21);
+          device.MatMul(w.view, in.data(), out.data(), 21, count);
+          return out.Read();
+        };
+        ExpectSameBits(run(plain_), run(*device_), deltafin::format("{} x {}", cols, n));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllIsas, FastDeviceTest,
                          ::testing::Combine(::testing::ValuesIn(AvailableCpuIsas()),
                                             ::testing::Values(1, 3)),
