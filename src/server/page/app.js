@@ -265,7 +265,8 @@ function connect() {
     event(event) {
       if (event.type === "hello") {
         hello = event;
-        setModel(event.model);
+        model = event.model;
+        showModel();
       }
       live.event(event);
     },
@@ -274,17 +275,17 @@ function connect() {
   fetchModels(settings.apiKey)
     .then((models) => {
       hideNotice();
-      if (models.length > 0) setModel(models[0].id);
+      if (models.length === 0) return;
+      model = models[0].id;
+      showModel();
     })
     .catch((error) => {
       if (error.status === 401) showNotice(error.message);
     });
 }
 
-function setModel(name) {
-  if (name === model) return;
-  model = name;
-  byId("model").textContent = name;
+function showModel() {
+  byId("model").textContent = model;
   if (current.messages.length === 0) {
     showWelcome(byId("welcome"), hello, model, store.persistent, ask);
   }
