@@ -64,7 +64,6 @@ const isDone = () => page.locator("body:not(.running)").waitFor();
 async function ask(text) {
   await page.getByLabel("Message", { exact: true }).fill(text);
   await page.keyboard.press("Enter");
-  await page.locator("body.running").waitFor({ state: "attached" }).catch(() => {});
   await isDone();
 }
 
@@ -185,6 +184,40 @@ test("an answer stops on request, and the page goes on", async () => {
   // The server is not at work for the one that was stopped.
   const health = await (await fetch(new URL("metrics", server.url))).text();
   assert.match(health, /running\S* 0\b/);
+});
+
+test("two tabs of a conversation do not write over each other", async () => {
+  await page.getByRole("button", { name: "New conversation" }).first().click();
+  await ask(kItaly);
+  const other = await context.newPage();
+  await other.goto(page.url());
+  await other.locator(".message.answer", { hasText: "Rome" }).waitFor();
+  await ask(kJapan);
+  await other.locator(".message.user", { hasText: kJapan }).waitFor();
+  await other.locator(".message.answer", { hasText: "Tokyo" }).waitFor();
+  // While one answers, the other refuses, and keeps what was typed.
+  await page.route("**/v1/chat/completions", () => {});  // is never answered
+  await page.getByLabel("Message", { exact: true }).fill("Are you there?");
+  await page.keyboard.press("Enter");
+  await other.locator(".message.user", { hasText: "Are you there?" }).waitFor();
+  await other.getByLabel("Message", { exact: true }).fill("Me too.");
+  await other.keyboard.press("Enter");
+  await other.locator("#notice", { hasText: "Another tab" }).waitFor();
+  assert.equal(await other.getByLabel("Message", { exact: true }).inputValue(), "Me too.");
+  await page.keyboard.press("Escape");
+  await isDone();
+  await page.unroute("**/v1/chat/completions");
+  await other.keyboard.press("Enter");
+  await page.locator(".message.user", { hasText: "Me too." }).waitFor();
+  await other.locator("body:not(.running)").waitFor();
+  assert.equal(await page.locator(".message.user", { hasText: "Are you there?" }).count(), 1);
+  // What one removes is gone in the other.
+  await page.locator(".row.current").hover();
+  await page.locator(".row.current").getByRole("button", { name: /^Delete/ }).click();
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await other.locator("#welcome:visible").waitFor();
+  assert.equal(await other.locator(".message").count(), 0);
+  await other.close();
 });
 
 test("markup of users and models stays text", async () => {

@@ -6,7 +6,9 @@ import { byId, icon, iconButton } from "./dom.js";
 import { createLivePanel } from "./live.js";
 import { askToDelete, createSettingsDialog, download } from "./dialogs.js";
 import { createSidebar, titleOf } from "./sidebar.js";
-import { exportText, importText, loadSettings, newConversation, openStore, saveSettings } from "./store.js";
+import {
+  exportText, importText, loadSettings, newConversation, openStore, saveSettings, whileAlone,
+} from "./store.js";
 import { showWelcome } from "./welcome.js";
 
 const kSaveMilliseconds = 1000; // between two saves while an answer grows
@@ -18,7 +20,7 @@ const conversations = new Map((await store.list()).map((each) => [each.id, each]
 let current = newConversation();
 let model = "";
 let hello = null;
-let running = null; // {controller, conversation} of the answer that is being made
+let running = null; // {controller, conversation, message, view} of the answer that is being made
 let stopFollowing = () => {};
 
 const prompt = byId("prompt");
@@ -48,7 +50,7 @@ function showCurrent() {
   byId("welcome").hidden = !isEmpty;
   if (isEmpty) showWelcome(byId("welcome"), hello, model, store.persistent, ask);
   showSidebar();
-  if (running?.conversation === current) attachRunning();
+  if (running?.view && running.conversation === current) attachRunning();
   main.scrollTop = main.scrollHeight;
 }
 
@@ -91,6 +93,26 @@ function exportOne(id) {
   if (conversation) download(`${titleOf(conversation).slice(0, 40)}.json`, exportText([conversation]));
 }
 
+// What this page computes itself it knows better, unless it was removed.
+function takeFromAnotherPage(id, conversation) {
+  if (running?.conversation.id === id) {
+    if (conversation) return;
+    running.controller.abort();
+  }
+  if (conversation) conversations.set(id, conversation);
+  else conversations.delete(id);
+  if (current.id !== id) {
+    showSidebar();
+  } else if (conversation) {
+    current = conversation;
+    const top = isAtEnd() ? null : main.scrollTop;
+    showCurrent();
+    if (top !== null) main.scrollTop = top;
+  } else {
+    startNew();
+  }
+}
+
 async function importFile(file) {
   try {
     const imported = importText(await file.text());
@@ -107,37 +129,44 @@ async function importFile(file) {
 // ---- asking ----
 
 function ask(text) {
-  if (running || text.trim() === "") return;
-  current.messages.push({ role: "user", content: text });
-  byId("welcome").hidden = true;
-  chat.append(current.messages.at(-1));
-  answer();
+  if (text.trim() !== "") send([...current.messages, { role: "user", content: text }]);
 }
 
 function edit(index, text) {
-  if (running) return;
-  current.messages = [...current.messages.slice(0, index), { role: "user", content: text }];
-  chat.show(current.messages);
-  answer();
+  send([...current.messages.slice(0, index), { role: "user", content: text }]);
 }
 
 function retry(index) {
-  if (running) return;
-  current.messages = current.messages.slice(0, index);
-  chat.show(current.messages);
-  answer();
+  send(current.messages.slice(0, index));
 }
 
-async function answer() {
-  const conversation = current;
-  const history = conversation.messages.slice();
-  const message = { role: "assistant", content: "" };
-  conversation.messages.push(message);
+// Makes the messages the current conversation's, and lets the model answer the last one.
+async function send(messages) {
+  if (running) return;
   hideNotice();
-  const job = { controller: new AbortController(), conversation, message, view: chat.append(message) };
+  const conversation = current;
+  const message = { role: "assistant", content: "" };
+  const job = { controller: new AbortController(), conversation, message };
   running = job;
-  job.view.setLive(true);
   setRunning(true);
+  if (await whileAlone(conversation.id, () => answer(job, messages))) return;
+  running = null;
+  setRunning(false);
+  showNotice("Another tab lets the model answer in this conversation. Ask again when it has ended.");
+  if (prompt.value === "") prompt.value = messages.at(-1).content;
+  growPrompt();
+}
+
+async function answer(job, messages) {
+  const { conversation, message } = job;
+  current = conversation;
+  byId("welcome").hidden = true;
+  // What stays is not drawn anew: somebody may have opened its thinking.
+  if (messages.length > conversation.messages.length) chat.append(messages.at(-1));
+  else chat.show(messages);
+  conversation.messages = [...messages, message];
+  job.view = chat.append(message);
+  job.view.setLive(true);
   save(conversation);
   location.replace(`#${conversation.id}`);
   showSidebar();
@@ -145,7 +174,7 @@ async function answer() {
   let savedAt = performance.now();
   // Until it is whole it counts as stopped: that is what a page that is closed leaves behind.
   message.stopped = true;
-  await fillAnswer(message, history, model, settings, job.controller.signal, {
+  await fillAnswer(message, messages, model, settings, job.controller.signal, {
     changed() {
       job.view.changed();
       followEnd(false);
@@ -211,9 +240,12 @@ function hideNotice() {
   byId("notice").hidden = true;
 }
 
+function isAtEnd() {
+  return main.scrollHeight - main.scrollTop - main.clientHeight < kNearEnd;
+}
+
 function followEnd(always) {
-  const distance = main.scrollHeight - main.scrollTop - main.clientHeight;
-  if (always || distance < kNearEnd) {
+  if (always || isAtEnd()) {
     requestAnimationFrame(() => {
       main.scrollTop = main.scrollHeight;
     });
@@ -371,5 +403,6 @@ setRunning(false);
 showLivePanel(settings.livePanel && matchMedia("(min-width: 70rem)").matches);
 current = conversations.get(location.hash.slice(1)) ?? current;
 showCurrent();
+store.follow(takeFromAnotherPage);
 connect();
 if (matchMedia("(pointer: fine)").matches) prompt.focus();

@@ -5,6 +5,7 @@
 
 const kDatabase = "deltafin";
 const kTable = "conversations";
+const kChannel = "deltafin-conversations"; // on which pages tell each other what they changed
 const kSettingsKey = "deltafin-settings";
 
 export const kDefaultSettings = {
@@ -38,9 +39,14 @@ function createMemoryStore() {
     list: async () => [...all.values()],
     put: async (conversation) => void all.set(conversation.id, structuredClone(conversation)),
     remove: async (id) => void all.delete(id),
+    follow() {},
   };
 }
 
+/**
+ * `store.follow(onChange)` calls onChange(id, conversation) when another page of this browser stored
+ * one, or removed it (undefined).
+ */
 export async function openStore() {
   let database;
   try {
@@ -49,12 +55,37 @@ export async function openStore() {
     return createMemoryStore();
   }
   const table = (mode) => database.transaction(kTable, mode).objectStore(kTable);
+  const others = new BroadcastChannel(kChannel);
   return {
     persistent: true,
     list: async () => promised(table("readonly").getAll()),
-    put: async (conversation) => void (await promised(table("readwrite").put(conversation))),
-    remove: async (id) => void (await promised(table("readwrite").delete(id))),
+    async put(conversation) {
+      await promised(table("readwrite").put(conversation));
+      others.postMessage(conversation.id);
+    },
+    async remove(id) {
+      await promised(table("readwrite").delete(id));
+      others.postMessage(id);
+    },
+    follow(onChange) {
+      others.onmessage = async ({ data: id }) => onChange(id, await promised(table("readonly").get(id)));
+    },
   };
+}
+
+/**
+ * Calls `work` while no other page of this browser does so for the same conversation; false if one
+ * does. Where the browser has no locks (no HTTPS, another host) it is called in any case.
+ */
+export async function whileAlone(id, work) {
+  if (!navigator.locks) {
+    await work();
+    return true;
+  }
+  return navigator.locks.request(`${kChannel}-${id}`, { ifAvailable: true }, async (lock) => {
+    if (lock) await work();
+    return lock !== null;
+  });
 }
 
 export function newConversation() {
