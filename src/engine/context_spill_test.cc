@@ -8,8 +8,6 @@
 #include "engine/scheduler_test_util.h"
 #include "engine/session_impl.h"
 #include "io/testing_file_system.h"
-#include "shared_data.h"
-#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
@@ -22,7 +20,7 @@ class ContextSpillTest : public testing::Test {
   // `pages` of each MLA layer of a session stay in RAM; negative: all.
   std::unique_ptr<EngineImpl> Open(int64_t pages, int sessions = 1) {
     EngineOptions options;
-    options.model_dir = NanoDir();
+    options.model_dir = SmallModelDir();
     options.context_tokens = 2'000;
     options.max_draft_tokens = kMaxDraftTokens;
     options.parallel_sessions = sessions;
@@ -48,7 +46,7 @@ class ContextSpillTest : public testing::Test {
   }
   std::vector<TokenId> Prompt(size_t count, uint32_t seed) const {
     std::mt19937 random(seed);
-    std::vector<TokenId> prompt = RandomTokens(random, 4'352, count / 2);
+    std::vector<TokenId> prompt = RandomTokens(random, 768, count / 2);
     prompt.insert(prompt.end(), prompt.begin(), prompt.end());  // for guesses
     return prompt;
   }
@@ -58,7 +56,7 @@ class ContextSpillTest : public testing::Test {
 
   const std::string folder_ = testing::TempDir() + "context_spill_test";
   FaultyFileSystem files_{RealFileSystem()};
-  const ModelConfig whole_config_ = Checkpoint::Open(RealFileSystem(), NanoDir())->config();
+  const ModelConfig whole_config_ = Checkpoint::Open(RealFileSystem(), SmallModelDir())->config();
 };
 
 TEST_F(ContextSpillTest, TextAndStateAreTheSame) {
@@ -130,7 +128,7 @@ TEST_F(ContextSpillTest, ScheduledAnswersAreTheSame) {
   std::vector<Job> jobs;
   std::vector<std::unique_ptr<Recorder>> recorders;
   for (int i = 0; i < 8; ++i) {
-    Job job = RandomJob(random, 4'352, 900);
+    Job job = RandomJob(random, 768, 900);
     if (i % 3 == 2) {  // goes on from an earlier one
       job.prompt = jobs[static_cast<size_t>(i) - 2].prompt;
       job.prompt.insert(job.prompt.end(), 30, 77);

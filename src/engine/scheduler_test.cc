@@ -14,9 +14,6 @@
 #include "deltafin/session.h"
 #include "engine/scheduler_test_util.h"
 #include "least_budget.h"
-#include "shared_data.h"
-#include "store/testing/temp_dir.h"
-#include "test_rounds.h"
 
 namespace deltafin {
 namespace {
@@ -26,9 +23,9 @@ using testing::HasSubstr;
 
 class SchedulerTest : public testing::Test {
  protected:
-  static std::unique_ptr<Engine> OpenNano(int parallel, int64_t context = 512) {
+  static std::unique_ptr<Engine> OpenSmall(int parallel, int64_t context = 2'000) {
     EngineOptions options;
-    options.model_dir = NanoDir();
+    options.model_dir = SmallModelDir();
     options.context_tokens = context;
     options.spine = SpineFormat::kBf16;
     options.parallel_sessions = parallel;
@@ -54,13 +51,13 @@ class SchedulerTest : public testing::Test {
     return ErrorCode::kIo;
   }
 
-  std::unique_ptr<Engine> engine_ = OpenNano(4);
+  std::unique_ptr<Engine> engine_ = OpenSmall(4);
 };
 
 // Jobs of all kinds that join at random times: each gives what a session alone gives.
 TEST_F(SchedulerTest, EveryMixGivesTheBitsOfASessionAlone) {
   std::mt19937 random(11);
-  const auto alone = OpenNano(1);
+  const auto alone = OpenSmall(1);
   for (int round = 0; round < Rounds(6); ++round) {
     const auto scheduler = NewScheduler(1 + round % 4);
     std::vector<std::unique_ptr<Recorder>> recorders;
@@ -71,7 +68,7 @@ TEST_F(SchedulerTest, EveryMixGivesTheBitsOfASessionAlone) {
       Job job = jobs.back();
       recorders.back()->Attach(&job);
       ASSERT_TRUE(scheduler->Submit(std::move(job)));
-      std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 8'000));
     }
     for (size_t i = 0; i < jobs.size(); ++i) {
       const JobResult result = recorders[i]->Wait();
@@ -87,7 +84,7 @@ TEST_F(SchedulerTest, EveryMixGivesTheBitsOfASessionAlone) {
 // One leaves in the middle of a pass, at any layer: the others do not notice.
 TEST_F(SchedulerTest, CancellingDisturbsNobody) {
   std::mt19937 random(5);
-  const auto alone = OpenNano(1);
+  const auto alone = OpenSmall(1);
   for (int round = 0; round < Rounds(12); ++round) {
     const auto scheduler = NewScheduler(4);
     std::vector<std::unique_ptr<Recorder>> recorders;
@@ -102,7 +99,7 @@ TEST_F(SchedulerTest, CancellingDisturbsNobody) {
     }
     std::thread canceller([&] {
       for (size_t i : {1, 3, 4}) {
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 15'000));
         scheduler->Cancel(ids[i]);
       }
     });
@@ -159,7 +156,7 @@ TEST_F(SchedulerTest, ACancelledJobGivesItsPlaceInTheQueueBackAtOnce) {
   const auto submit = [&] {
     Job job;
     job.prompt = Ids("Once upon a time");
-    job.max_new_tokens = 200;
+    job.max_new_tokens = LongAnswer();
     job.stop_at_stop_tokens = false;
     recorders.push_back(std::make_unique<Recorder>());
     recorders.back()->Attach(&job);
@@ -182,7 +179,7 @@ TEST_F(SchedulerTest, TheQueueIsBoundedAndInOrder) {
   const auto job = [&](int number) {
     Job made;
     made.prompt = Ids("Once upon a time");
-    made.max_new_tokens = 300;
+    made.max_new_tokens = LongAnswer();
     made.stop_at_stop_tokens = false;
     recorders.push_back(std::make_unique<Recorder>());
     recorders.back()->Attach(&made);
@@ -215,7 +212,7 @@ TEST_F(SchedulerTest, StopEndsWhatTakesTooLong) {
   Recorder running, queued;
   Job job;
   job.prompt = Ids("Once upon a time");
-  job.max_new_tokens = 400;
+  job.max_new_tokens = LongAnswer();
   job.stop_at_stop_tokens = false;
   Job second = job;
   running.Attach(&job);
@@ -254,7 +251,7 @@ TEST_F(SchedulerTest, TheDestructorCancels) {
     for (Recorder* recorder : {&a, &b}) {
       Job job;
       job.prompt = Ids("Once upon a time");
-      job.max_new_tokens = 400;
+      job.max_new_tokens = LongAnswer();
       job.stop_at_stop_tokens = false;
       recorder->Attach(&job);
       ASSERT_TRUE(scheduler->Submit(std::move(job)));
@@ -265,7 +262,7 @@ TEST_F(SchedulerTest, TheDestructorCancels) {
 }
 
 TEST_F(SchedulerTest, WhatACallbackThrowsFailsItsJobAlone) {
-  const auto alone = OpenNano(1);
+  const auto alone = OpenSmall(1);
   const auto scheduler = NewScheduler(3);
   Recorder good, bad, blocked;
   Job job;
@@ -360,7 +357,7 @@ TEST_F(SchedulerTest, PromptTokensHaveLogprobsToo) {
   EXPECT_TRUE(recorder.tokens().empty());
   EXPECT_FALSE(recorder.prompt_tokens()[0].logprobs);
 
-  const auto alone = OpenNano(1);
+  const auto alone = OpenSmall(1);
   size_t next = 1;
   alone->NewSession()->Append(
       prompt, 0,
@@ -388,13 +385,13 @@ TEST_F(SchedulerTest, WhatCannotBeDoneIsRefused) {
   };
   EXPECT_EQ(submit([](Job* job) { job->prompt.clear(); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(submit([](Job* job) { job->prompt = {-1}; }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(submit([](Job* job) { job->prompt.resize(513); }), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(submit([](Job* job) { job->prompt.resize(2'001); }), ErrorCode::kOutOfMemory);
   EXPECT_EQ(submit([](Job* job) { job->sampling.top_p = 2; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(submit([](Job* job) { job->draft_tokens = 5; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(submit([](Job* job) { job->top_logprobs = -2; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(CodeOf([&] { NewScheduler(5); }), ErrorCode::kInvalidArgument);
   EngineOptions options;
-  options.model_dir = NanoDir();
+  options.model_dir = SmallModelDir();
   options.parallel_sessions = 0;
   EXPECT_EQ(CodeOf([&] { Engine::Open(options); }), ErrorCode::kInvalidArgument);
 }
@@ -423,7 +420,7 @@ TEST(SchedulerFaultTest, AFailedReadFailsTheJobsOfItsPassOnly) {
   namespace fs = std::filesystem;
   const TempDir folder;
   const fs::path dir = folder.path();
-  for (const auto& entry : fs::directory_iterator(NanoDir())) {
+  for (const auto& entry : fs::directory_iterator(SmallModelDir())) {
     if (entry.is_regular_file()) fs::copy(entry.path(), dir / entry.path().filename());
   }
   EngineOptions options;
