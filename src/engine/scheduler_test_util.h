@@ -12,29 +12,10 @@
 
 #include "deltafin/scheduler.h"
 #include "deltafin/session.h"
-#include "deltafin/synth.h"
-#include "store/testing/temp_dir.h"
+#include "engine/small_model.h"
 #include "test_rounds.h"
 
 namespace deltafin {
-
-// A made-up model with k3-nano's widths and a third of its layers, for the life of the program:
-// what is said does not matter here, and how much of it the tests compute does.
-inline std::string SmallModelDir() {
-  static const TempDir folder;
-  static const std::string dir = [] {
-    SynthOptions options;
-    options.dir = folder / "model";
-    options.like = SynthLike::kNano;
-    options.layers = 4;
-    options.experts = 16;
-    options.vocab = 1'024;
-    options.no_vision = true;
-    WriteSynth(options);
-    return options.dir;
-  }();
-  return dir;
-}
 
 // Tokens of an answer that is still under way when a test does something to it.
 inline int64_t LongAnswer() { return Rounds(1'500); }

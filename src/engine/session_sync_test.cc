@@ -6,7 +6,7 @@
 #include "deltafin/session.h"
 #include "engine/scheduler_test_util.h"
 #include "engine/session_impl.h"
-#include "shared_data.h"
+#include "engine/small_model.h"
 #include "test_rounds.h"
 
 namespace deltafin {
@@ -16,7 +16,7 @@ class SessionSyncTest : public testing::Test {
  protected:
   static std::unique_ptr<Engine> Open(uint64_t snapshot_bytes) {
     EngineOptions options;
-    options.model_dir = NanoDir();
+    options.model_dir = SmallModelDir();
     options.context_tokens = 6000;
     options.snapshot_bytes = snapshot_bytes;
     return Engine::Open(options);

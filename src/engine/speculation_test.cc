@@ -83,7 +83,7 @@ class SpeculationTest : public testing::Test {
 
 // Every draft length, with the first wrong guess at every place of it.
 TEST_F(SpeculationTest, RejectionAtEveryPointChangesNothing) {
-  for (double temperature : {0.0, 1.0}) {
+  for (double temperature : SomeOf({0.0, 1.0})) {
     const std::vector<TokenId> prompt = RandomPrompt(5, 1);
     GenerateOptions options = Options(20, temperature);
     const auto plain = engine_->NewSession();
