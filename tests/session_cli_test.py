@@ -72,9 +72,7 @@ class Sessions(unittest.TestCase):
         process = subprocess.Popen(PROGRAM + list(self.session("k", *args, "--max-new", "3500")),
                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                    env=clean_environment())
-        read = b""
-        while len(read) < 400:
-            read += process.stdout.read(1)
+        self.assertEqual(len(process.stdout.read(400)), 400)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
         shown = self.show("k")
@@ -201,6 +199,7 @@ class Sessions(unittest.TestCase):
             process.stdin.flush()
             process.stdout.read(1)
             while not os.path.exists(os.path.join(self.dir, "l.session")):
+                self.assertIsNone(process.poll())
                 time.sleep(0.05)
             for second in (self.session("l", "--prompt", "a", "--max-new", "1"),
                            ("sessions", "rm", "l", "--session-dir", self.dir)):
