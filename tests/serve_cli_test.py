@@ -138,21 +138,20 @@ class Chat(Shared):
                 response_format={"type": "json_schema",
                                  "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}))
             choice = got["choices"][0]
-            if choice["finish_reason"] == "length":  # it thought for ever
-                continue
+            self.assertEqual(choice["finish_reason"], "stop")
             value = json.loads(choice["message"]["content"])
             self.assertEqual(set(value), {"city", "size", "kind"})
             self.assertIsInstance(value["size"], int)
             self.assertIn(value["kind"], ("old", "new"))
 
     def test_any_json_object(self):
+        # With this temperature and seed it comes to an end.
         choice = self.server.post(CHAT, chat("Describe Paris.", reasoning_effort="none",
-                                             max_tokens=500, temperature=1, seed=4,
+                                             max_tokens=500, temperature=1.5, seed=2,
                                              response_format={"type": "json_object"})
                                   )["choices"][0]
-        self.assertTrue(choice["message"]["content"].startswith("{"))
-        if choice["finish_reason"] == "stop":
-            self.assertIsInstance(json.loads(choice["message"]["content"]), dict)
+        self.assertEqual(choice["finish_reason"], "stop")
+        self.assertIsInstance(json.loads(choice["message"]["content"]), dict)
 
     def call(self, **fields):
         # Text before a call may go on for ever: end-of-text is what this bias asks for.
