@@ -62,7 +62,7 @@ check: deps-check
 	@$(MAKE) --no-print-directory prove
 
 # All 93 layers of the full Kimi K3 in 2 GiB of memory (docs/performance.md).
-prove: build
+prove: deps-test build
 	scripts/prove-2gib --program $(program)
 
 # Ten times as many random kills and fault plans as in `make test`.

@@ -99,6 +99,15 @@ esac''')
         self.assertEqual(result.returncode, 1)
         self.assertIn("no space left", result.stderr)
 
+    def test_without_a_temporary_file_nothing_is_tried(self):
+        (self.bin / "mktemp").unlink()
+        self.tool("mktemp", "echo 'mktemp: No space left' >&2; exit 1")
+        result = self.run_script("run")
+        self.assertEqual(result.returncode, 1)
+        self.assertTrue(result.stderr.endswith(
+            "No space left\ninstall-deps: no temporary file could be made\n"), result.stderr)
+        self.assertEqual(self.calls.read_text(), "")
+
     def test_uses_sudo(self):
         self.tool("id", "echo 1000")
         self.tool("sudo", f'echo "sudo $*" >>{self.calls}')

@@ -215,10 +215,10 @@ class Run(unittest.TestCase):
             PROGRAM + ["run", "--prompt", "Once upon a time", "--max-new", "100000", "--json",
                        "--ignore-stop", "--context", "200000"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
-        while b"spine" not in process.stderr.readline():
-            pass
-        time.sleep(1)
-        process.send_signal(signal.SIGINT)
+        line = b"begin"
+        while line and b"spine" not in line:
+            line = process.stderr.readline()
+        process.send_signal(signal.SIGINT)  # while it reads the prompt, or later
         stdout, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130)
         self.assertEqual(json.loads(stdout)["finish_reason"], "cancelled")
@@ -314,7 +314,7 @@ class Run(unittest.TestCase):
         def limit(soft, hard):
             return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         args = ("run", "--prompt", "a", "--max-new", "1")
-        run(*args, preexec_fn=limit(16, 256))
+        run(*args, preexec_fn=limit(16, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         done = run(*args, check=False, preexec_fn=limit(16, 16))
         self.assertEqual(done.returncode, 1)
         self.assertIn("ulimit -n", done.stderr.decode())

@@ -9,7 +9,7 @@ import unittest
 
 PROGRAM = shlex.split(os.environ["DELTAFIN_PROGRAM"])
 SOURCE = os.environ["DELTAFIN_SOURCE_DIR"]
-GOLD = json.load(open(os.path.join(SOURCE, "tests", "data", "nano", "nll.json")))
+GOLD = json.load(open(os.path.join(SOURCE, "tests", "data", "nano", "nll.json"), encoding="utf-8"))
 
 
 class Quality(unittest.TestCase):
@@ -17,7 +17,7 @@ class Quality(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.text = self.path("text")
-        with open(self.text, "w") as file:
+        with open(self.text, "w", encoding="utf-8") as file:
             file.write(GOLD["text"])
 
     def path(self, name):

@@ -28,6 +28,13 @@ class Nginx:
 
     def __init__(self, root):
         self.folder = tempfile.TemporaryDirectory()
+        for _ in range(20):
+            if self.start(root):
+                return
+        raise AssertionError("nginx does not start")
+
+    def start(self, root):
+        """False if somebody took the port meanwhile."""
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
@@ -45,12 +52,11 @@ http {{
             f.write(config)
         self.process = subprocess.Popen([NGINX, "-c", f"{here}/nginx.conf", "-p", here],
                                         stderr=subprocess.DEVNULL)
-        for _ in range(200):
-            with socket.socket() as s:
-                if s.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
+        while self.process.poll() is None:
+            if os.path.exists(f"{here}/pid"):  # it listens
+                return True
             time.sleep(0.05)
-        raise AssertionError("nginx does not answer")
+        return False
 
     def stop(self):
         self.process.terminate()

@@ -3,6 +3,7 @@
 Run by ctest as cli_test.py is.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -36,8 +37,10 @@ def complete(*words):
     quoted = " ".join(f"'{word}'" for word in ("deltafin", *words))
     script += (f"\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words)}; _deltafin\n"
                'printf "%s\\n" "${COMPREPLY[@]}"\n')
+    env = {k: v for k, v in os.environ.items() if k != "BASH_ENV"}
+    env["LC_ALL"] = "C"  # of a locale that is not there bash complains
     done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, check=True,
-                          cwd="/usr")
+                          cwd="/usr", env=env)
     assert not done.stderr, done.stderr
     return [line for line in done.stdout.decode().split("\n") if line]
 

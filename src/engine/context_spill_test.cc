@@ -1,5 +1,6 @@
 // Contexts that are longer than their part of the RAM: the same bits, and clear errors.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <random>
@@ -54,7 +55,8 @@ class ContextSpillTest : public testing::Test {
     return static_cast<const SessionImpl&>(session).state_bytes();
   }
 
-  const std::string folder_ = testing::TempDir() + "context_spill_test";
+  const std::string folder_ =
+      testing::TempDir() + "context_spill_test_" + std::to_string(::getpid());
   FaultyFileSystem files_{RealFileSystem()};
   const ModelConfig whole_config_ = Checkpoint::Open(RealFileSystem(), SmallModelDir())->config();
 };

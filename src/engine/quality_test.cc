@@ -1,6 +1,7 @@
 #include "deltafin/quality.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -90,7 +91,7 @@ class QualityTest : public testing::Test {
     const std::string json((std::istreambuf_iterator<char>(file)),
                            std::istreambuf_iterator<char>());
     gold_ = ParseJson(json, "nll.json");
-    folder_ = fs::path(testing::TempDir()) / "deltafin_quality_test";
+    folder_ = testing::TempDir() + "deltafin_quality_test_" + std::to_string(::getpid());
     fs::remove_all(folder_);
     fs::create_directories(folder_);
     options_.engine.model_dir = NanoDir();

@@ -23,7 +23,7 @@ class SavedSessionsTest : public testing::Test {
  protected:
   SavedSessionsTest() {
     folder_ = (fs::path(testing::TempDir()) /
-               ("deltafin_sessions_" +
+               ("deltafin_sessions_" + std::to_string(::getpid()) +
                 std::string(testing::UnitTest::GetInstance()->current_test_info()->name())))
                   .string();
     fs::remove_all(folder_);

@@ -1,6 +1,7 @@
 // Prompts that begin as earlier ones did.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <random>
@@ -17,7 +18,7 @@ class SchedulerStatesTest : public testing::Test {
  protected:
   SchedulerStatesTest() {
     folder_ = (fs::path(testing::TempDir()) /
-               ("deltafin_scheduler_" +
+               ("deltafin_scheduler_" + std::to_string(::getpid()) +
                 std::string(testing::UnitTest::GetInstance()->current_test_info()->name())))
                   .string();
     fs::remove_all(folder_);

@@ -1,6 +1,7 @@
 #include "engine/state_cache.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -25,7 +26,7 @@ class StateCacheTest : public testing::Test {
     config_.kv_lora_rank = 10;
     config_.qk_rope_head_dim = 6;
     folder_ = (fs::path(testing::TempDir()) /
-               ("deltafin_states_" +
+               ("deltafin_states_" + std::to_string(::getpid()) +
                 std::string(testing::UnitTest::GetInstance()->current_test_info()->name())))
                   .string();
     fs::remove_all(folder_);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -18,7 +19,7 @@ namespace {
 class AtomicFileTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "/atomic_file";
+    folder_ = testing::TempDir() + "atomic_file_" + std::to_string(::getpid());
     std::filesystem::remove_all(folder_);
     MakeFolders(folder_ + "/a/b");
     path_ = folder_ + "/a/b/file";

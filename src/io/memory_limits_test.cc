@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,7 +15,7 @@ constexpr char kMount2[] = "35 24 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\
 class MemoryLimitsTest : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = testing::TempDir() + "/memory_limits";
+    root_ = testing::TempDir() + "memory_limits_" + std::to_string(::getpid());
     std::filesystem::remove_all(root_);
     Write("proc/meminfo",
           "MemTotal:       65536000 kB\nMemFree: 1 kB\nMemAvailable: 32768000 kB\n");

@@ -1,6 +1,7 @@
 // A queue for each disk behind one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <cstring>
@@ -86,7 +87,8 @@ class ReadQueuesTest : public testing::Test {
     return request;
   }
 
-  const std::string path_ = testing::TempDir() + "deltafin_read_queues";
+  const std::string path_ =
+      testing::TempDir() + "deltafin_read_queues_" + std::to_string(::getpid());
   std::unique_ptr<ReadableFile> file_;
   StuckFile stuck_;
   Buffer buffer_ = Buffer(size_t{1} << 20);

@@ -21,10 +21,11 @@ std::vector<std::byte> Pattern(size_t count, int seed) {
 
 class ScratchFileTest : public testing::Test {
  protected:
-  ScratchFileTest() { std::filesystem::remove_all(folder_); }
-  ~ScratchFileTest() override { std::filesystem::remove_all(folder_); }
+  ScratchFileTest() { std::filesystem::remove_all(root_); }
+  ~ScratchFileTest() override { std::filesystem::remove_all(root_); }
 
-  const std::string folder_ = testing::TempDir() + "scratch_file_test/deep";
+  const std::string root_ = testing::TempDir() + "scratch_file_test_" + std::to_string(::getpid());
+  const std::string folder_ = root_ + "/deep";
 };
 
 TEST_F(ScratchFileTest, OneThatCannotBeMadeLeavesNothing) {

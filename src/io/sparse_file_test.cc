@@ -30,7 +30,7 @@ class TempFolder {
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
  private:
-  const std::string path_ = testing::TempDir() + "/sparse_file";
+  const std::string path_ = testing::TempDir() + "sparse_file_" + std::to_string(::getpid());
 };
 
 std::string Read(const std::string& path) {

@@ -2,6 +2,7 @@
 #include "model/cache_spill.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -91,7 +92,7 @@ class CacheSpillTest : public testing::Test {
     return SamePass(a, b, tokens);
   }
 
-  const std::string folder_ = testing::TempDir() + "cache_spill_test";
+  const std::string folder_ = testing::TempDir() + "cache_spill_test_" + std::to_string(::getpid());
   std::minstd_rand random_{5};
   ThreadPool pool_{2};
   std::unique_ptr<Device> device_ = MakeCpuDevice(pool_);

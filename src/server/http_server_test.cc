@@ -46,6 +46,7 @@ class HttpServerTest : public testing::Test {
           exchange->EndStream();
         }
         exchange->OnClientLeft([this] { ++clients_left_; });
+        ++waiting_;
       });
       return;
     }
@@ -63,6 +64,7 @@ class HttpServerTest : public testing::Test {
     EXPECT_TRUE(condition());
   }
 
+  std::atomic<int> waiting_ = 0;  // requests of which the client's leaving will be noticed
   std::atomic<int> clients_left_ = 0;
   std::unique_ptr<HttpServer> server_;
 };
@@ -177,8 +179,7 @@ TEST_F(HttpServerTest, NoticesThatTheClientLeft) {
   Start();
   TestClient client(server_->port());
   client.Send(Get("/never"));
-  WaitFor([&] { return server_->stats().connections == 1; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  WaitFor([&] { return waiting_ == 1; });
   EXPECT_EQ(clients_left_, 0);
   client.Close();
   WaitFor([&] { return clients_left_ == 1; });
@@ -208,8 +209,7 @@ TEST_F(HttpServerTest, AFloodCostsIdleConnectionsOnly) {
   Start(options);
   TestClient busy(server_->port());
   busy.Send(Get("/never"));
-  WaitFor([&] { return server_->stats().connections == 1; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  WaitFor([&] { return waiting_ == 1; });
   std::vector<std::unique_ptr<TestClient>> idle;
   for (int i = 0; i < 20; ++i) idle.push_back(std::make_unique<TestClient>(server_->port()));
   WaitFor([&] { return server_->stats().accepted == 21; });
@@ -226,8 +226,7 @@ TEST_F(HttpServerTest, WithoutRoomNewOnesAreRefused) {
   Start(options);
   TestClient busy(server_->port());
   busy.Send(Get("/never"));
-  WaitFor([&] { return server_->stats().connections == 1; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  WaitFor([&] { return waiting_ == 1; });
   TestClient client(server_->port());
   EXPECT_THAT(client.ReadToClose(), HasSubstr(" 503 "));
 }

@@ -10,6 +10,7 @@ const kRepository = join(dirname(fileURLToPath(import.meta.url)), "../..");
 const kProgram = process.env.DELTAFIN_PROGRAM ?? join(kRepository, "build/release/deltafin");
 const kModel = join(kRepository, "models/k3-nano");
 const kStartMilliseconds = 120_000;
+process.env.no_proxy = "127.0.0.1"; // no proxy finds these servers
 
 /** {url, stop(), restart()}: restart listens where it did before. `flags` are the server's. */
 export async function startServer(flags = []) {
@@ -23,7 +24,10 @@ export async function startServer(flags = []) {
     });
     let output = "";
     const url = await new Promise((resolve, reject) => {
-      const fail = (why) => reject(new Error(`deltafin serve ${why}:\n${output}`));
+      const fail = (why) => {
+        child.kill("SIGKILL");
+        reject(new Error(`deltafin serve ${why}:\n${output}`));
+      };
       const timer = setTimeout(() => fail("does not start"), kStartMilliseconds);
       const read = (piece) => {
         output += piece;
@@ -44,7 +48,7 @@ export async function startServer(flags = []) {
   const server = {
     url: await start(),
     async stop() {
-      if (child === null) return;
+      if (child === null || child.exitCode !== null || child.signalCode !== null) return;
       const ended = once(child, "exit");
       child.kill("SIGTERM");
       await ended;
