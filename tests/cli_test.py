@@ -419,6 +419,22 @@ class Run(unittest.TestCase):
             self.assertIn(f"deltafin: not expected: {rest}\n", done.stderr.decode())
 
     # A model's text must not move the cursor, change the title or send keys.
+    def test_a_text_that_begins_with_a_dash_is_told_how_to_come_in(self):
+        for args, word in ((("run", "-hello"), "-hello"), (("run", "--hello world"), "--hello world"),
+                           (("run", "--max-new", "1", "-x"), "-x"),
+                           (("tokenize", "-hello"), "-hello"), (("tokenize", "--", "-"), None),
+                           (("sessions", "show", "-mine"), "-mine")):
+            done = run(*args, stdin=b"", check=False)
+            self.assertEqual(done.returncode, 2 if word else 0, args)
+            if word:
+                error = done.stderr.decode()
+                self.assertIn(f"deltafin: not expected: {word}\n", error)
+                command = " ".join(a for a in args[:2] if a.isalpha())
+                self.assertIn(f'comes after --: deltafin {command} -- "{word}"\n', error)
+        self.assertEqual(run("tokenize", "-5 degrees").stdout, run("tokenize", "--", "-5 degrees").stdout)
+        for args in (("run", "-h"), ("run", "-hello", "--help"), ("chat", "-hx")):
+            self.assertIn(b"Usage: deltafin", run(*args).stdout)
+
     def test_a_terminal_gets_no_control_characters_of_the_model(self):
         escapes = ("run", "a", "--logit-bias", "27:100", "--max-new", "3", "--ignore-stop")
         self.assertEqual(run(*escapes).stdout, b"\x1b\x1b\x1b\n")
