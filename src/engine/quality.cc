@@ -175,6 +175,15 @@ class QualityRun {
     const auto positions = ParseApiLogprobs(ReadWholeFile(RealFileSystem(), path, kMaxAnswerBytes),
                                             path, *tokenizer_, tokens_);
     const int64_t first = std::ssize(tokens_) - std::ssize(positions);
+    bool is_comparable = false;
+    for (int64_t i = 0; i < std::ssize(positions); ++i) {
+      is_comparable =
+          is_comparable || (positions[i] && first + i > 0 && PredictsNext(first + i - 1));
+    }
+    if (!is_comparable) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  path + ": it has no log probability of any token that is predicted");
+    }
     PredictionDistance distance;
     Compare compare = [&](int64_t position, const LogitsRow& row, TokenId next) {
       if (position + 1 < first) return;
