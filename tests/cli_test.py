@@ -441,25 +441,39 @@ class Run(unittest.TestCase):
         for stream in ("stdout", "stderr"):
             for name, no_color in (("xterm", ""), ("xterm", "1"), ("dumb", "")):
                 args = escapes if stream == "stdout" else ("run", "--chat", "Hello", "--max-new", "9")
-                main, side = pty.openpty()
-                others = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: side}
-                env = clean_environment({"TERM": name, "NO_COLOR": no_color})
-                process = subprocess.Popen(PROGRAM + list(args), env=env, **others)
-                os.close(side)
-                shown = b""
-                with open(main, "rb", buffering=0) as terminal:
-                    try:
-                        while piece := terminal.read(65536):
-                            shown += piece
-                    except OSError:  # the other end is closed
-                        pass
-                self.assertEqual(process.wait(60), 0)
+                shown = self.shown(args, stream, {"TERM": name, "NO_COLOR": no_color})
                 if stream == "stdout":
                     self.assertEqual(shown.decode(), "\ufffd" * 3 + "\r\n")
                     continue
                 self.assertIn(b"thinking: ", shown)
                 self.assertEqual(b"\x1b[2m" in shown, name == "xterm" and not no_color)
                 self.assertEqual(b"\x1b" in shown, name == "xterm")
+
+    def test_nor_of_what_it_decodes_or_renders(self):
+        decode = ("tokenize", "--decode", "27 97 200")  # half a character too
+        self.assertEqual(run(*decode).stdout, b"\x1ba\xc8\n")
+        self.assertEqual(self.shown(decode, "stdout").decode(), "\ufffda\ufffd\r\n")
+        with tempfile.NamedTemporaryFile("w") as file:
+            json.dump({"messages": [{"role": "user", "content": "\x1b[31m"}]}, file)
+            file.flush()
+            self.assertIn(b"\x1b[31m", run("render", file.name).stdout)
+            self.assertNotIn(b"\x1b", self.shown(("render", file.name), "stdout"))
+
+    def shown(self, args, stream, env=None):
+        """What a terminal that is one of the streams gets."""
+        main, side = pty.openpty()
+        others = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: side}
+        process = subprocess.Popen(PROGRAM + list(args), env=clean_environment(env), **others)
+        os.close(side)
+        shown = b""
+        with open(main, "rb", buffering=0) as terminal:
+            try:
+                while piece := terminal.read(65536):
+                    shown += piece
+            except OSError:  # the other end is closed
+                pass
+        self.assertEqual(process.wait(60), 0)
+        return shown
 
     def test_an_empty_value_is_none(self):
         for flag in ("--model", "--session", "--temperature", "--seed", "--max-new", "--ram",
