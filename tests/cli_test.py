@@ -419,31 +419,61 @@ class Run(unittest.TestCase):
             self.assertIn(f"deltafin: not expected: {rest}\n", done.stderr.decode())
 
     # A model's text must not move the cursor, change the title or send keys.
+    def test_a_text_that_begins_with_a_dash_is_told_how_to_come_in(self):
+        for args, word in ((("run", "-hello"), "-hello"), (("run", "--hello world"), "--hello world"),
+                           (("run", "--max-new", "1", "-x"), "-x"),
+                           (("tokenize", "-hello"), "-hello"), (("tokenize", "--", "-"), None),
+                           (("sessions", "show", "-mine"), "-mine")):
+            done = run(*args, stdin=b"", check=False)
+            self.assertEqual(done.returncode, 2 if word else 0, args)
+            if word:
+                error = done.stderr.decode()
+                self.assertIn(f"deltafin: not expected: {word}\n", error)
+                command = " ".join(a for a in args[:2] if a.isalpha())
+                self.assertIn(f'comes after --: deltafin {command} -- "{word}"\n', error)
+        self.assertEqual(run("tokenize", "-5 degrees").stdout, run("tokenize", "--", "-5 degrees").stdout)
+        for args in (("run", "-h"), ("run", "-hello", "--help"), ("chat", "-hx")):
+            self.assertIn(b"Usage: deltafin", run(*args).stdout)
+
     def test_a_terminal_gets_no_control_characters_of_the_model(self):
         escapes = ("run", "a", "--logit-bias", "27:100", "--max-new", "3", "--ignore-stop")
         self.assertEqual(run(*escapes).stdout, b"\x1b\x1b\x1b\n")
         for stream in ("stdout", "stderr"):
             for name, no_color in (("xterm", ""), ("xterm", "1"), ("dumb", "")):
                 args = escapes if stream == "stdout" else ("run", "--chat", "Hello", "--max-new", "9")
-                main, side = pty.openpty()
-                others = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: side}
-                env = clean_environment({"TERM": name, "NO_COLOR": no_color})
-                process = subprocess.Popen(PROGRAM + list(args), env=env, **others)
-                os.close(side)
-                shown = b""
-                with open(main, "rb", buffering=0) as terminal:
-                    try:
-                        while piece := terminal.read(65536):
-                            shown += piece
-                    except OSError:  # the other end is closed
-                        pass
-                self.assertEqual(process.wait(60), 0)
+                shown = self.shown(args, stream, {"TERM": name, "NO_COLOR": no_color})
                 if stream == "stdout":
                     self.assertEqual(shown.decode(), "\ufffd" * 3 + "\r\n")
                     continue
                 self.assertIn(b"thinking: ", shown)
                 self.assertEqual(b"\x1b[2m" in shown, name == "xterm" and not no_color)
                 self.assertEqual(b"\x1b" in shown, name == "xterm")
+
+    def test_nor_of_what_it_decodes_or_renders(self):
+        decode = ("tokenize", "--decode", "27 97 200")  # half a character too
+        self.assertEqual(run(*decode).stdout, b"\x1ba\xc8\n")
+        self.assertEqual(self.shown(decode, "stdout").decode(), "\ufffda\ufffd\r\n")
+        with tempfile.NamedTemporaryFile("w") as file:
+            json.dump({"messages": [{"role": "user", "content": "\x1b[31m"}]}, file)
+            file.flush()
+            self.assertIn(b"\x1b[31m", run("render", file.name).stdout)
+            self.assertNotIn(b"\x1b", self.shown(("render", file.name), "stdout"))
+
+    def shown(self, args, stream, env=None):
+        """What a terminal that is one of the streams gets."""
+        main, side = pty.openpty()
+        others = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: side}
+        process = subprocess.Popen(PROGRAM + list(args), env=clean_environment(env), **others)
+        os.close(side)
+        shown = b""
+        with open(main, "rb", buffering=0) as terminal:
+            try:
+                while piece := terminal.read(65536):
+                    shown += piece
+            except OSError:  # the other end is closed
+                pass
+        self.assertEqual(process.wait(60), 0)
+        return shown
 
     def test_an_empty_value_is_none(self):
         for flag in ("--model", "--session", "--temperature", "--seed", "--max-new", "--ram",

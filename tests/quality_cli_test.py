@@ -76,6 +76,13 @@ class Quality(unittest.TestCase):
             json.dump({"choices": []}, file)
         other = self.run_quality("--text", self.text, "--against", answer, status=1)
         self.assertIn(b"choices[0].logprobs", other.stderr)
+        words = self.path("words")
+        with open(words, "w") as file:
+            file.write("The capital of France is Paris.")
+        with open(answer, "w") as file:
+            json.dump({"choices": [{"logprobs": {"tokens": ["."], "token_logprobs": [None]}}]}, file)
+        nothing = self.run_quality("--text", words, "--against", answer, status=1)
+        self.assertIn(b"no log probability", nothing.stderr)
 
 
 if __name__ == "__main__":

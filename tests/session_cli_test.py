@@ -240,6 +240,8 @@ class Sessions(unittest.TestCase):
             (self.session("a", "--chat", "b"), "--chat"),
             (self.session("../a", "b"), "session name"),
             (self.session("none"), "expected one prompt"),
+            (self.session("a", "--prompt-file", os.devnull), "prompt is empty"),
+            (self.session("a", "--ids", ","), "prompt is empty"),
             (("sessions", "show", "none", "--session-dir", self.dir), "none"),
             (("sessions", "rm", "none", "--session-dir", self.dir), "no such session"),
         ]

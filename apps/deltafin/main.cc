@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
@@ -9,7 +10,9 @@
 #include <fstream>
 #include <iostream>
 #include <new>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -24,6 +27,7 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
+constexpr const char* kSeeHelp = "\nRun with --help for more information.\n";
 
 // A standard stream that was closed would be the number of the next file that is opened, a shard
 // perhaps, and what is printed would go there. Opened the wrong way round, so that what uses it
@@ -51,14 +55,51 @@ std::string Joined(const std::vector<std::string>& words, const std::string& bet
   return text;
 }
 
-// CLI11 lists what it did not expect from the last to the first, and says of a word in the place of
-// a command that is none "a subcommand is required".
-std::string FailureMessage(const CLI::App* app, const CLI::Error& error) {
-  const std::string end = "\nRun with --help for more information.\n";
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    return "deltafin: not expected: " + Joined(app->remaining(true), " ") + end;
+// "-hello" as it was typed: CLI11 takes it for -h and prints the help. "" where help was asked for.
+std::string TakenForHelp(int argc, char** argv) {
+  std::string taken;
+  for (const std::string_view word : std::span(argv, argv + argc)) {
+    if (word == "--") break;
+    if (word == "-h" || word == "--help") return "";
+    if (taken.empty() && word.starts_with("-h")) taken = word;
   }
+  return taken;
+}
+
+// Of a word that was perhaps a text and no option, where the command has room for one.
+std::string DashHint(const CLI::App& command, const std::vector<std::string>& words) {
+  const auto word = std::find_if(words.begin(), words.end(),
+                                 [](const std::string& w) { return w.starts_with('-'); });
+  const auto is_open = [](const CLI::Option* o) { return o->get_positional() && o->count() == 0; };
+  if (word == words.end() || command.get_options(is_open).empty()) return "";
+  std::string names;
+  for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
+    names = app->get_name() + " " + names;
+  }
+  return "\nWhat begins with a dash and is no option comes after --: " + names + "-- \"" + *word +
+         "\"";
+}
+
+const CLI::App* InnermostCommand(const CLI::App* app) {
   while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  return app;
+}
+
+std::string NotExpected(const std::vector<std::string>& words, const std::string& hint) {
+  return "deltafin: not expected: " + Joined(words, " ") + hint + kSeeHelp;
+}
+
+// CLI11 lists what it did not expect from the last to the first, says of a word in the place of a
+// command that is none "a subcommand is required", and of a text that begins with a dash that there
+// is no text.
+std::string FailureMessage(const CLI::App* app, const CLI::Error& error) {
+  const std::vector<std::string> not_expected = app->remaining(true);
+  app = InnermostCommand(app);
+  const std::string hint = DashHint(*app, not_expected);
+  const bool lacks_text = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr || (lacks_text && !hint.empty())) {
+    return NotExpected(not_expected, hint);
+  }
   const std::vector<std::string> rest = app->remaining();
   const std::vector<const CLI::App*> commands =
       app->get_subcommands([](const CLI::App*) { return true; });
@@ -68,7 +109,7 @@ std::string FailureMessage(const CLI::App* app, const CLI::Error& error) {
   std::vector<std::string> names;
   for (const CLI::App* command : commands) names.push_back(command->get_name());
   return "deltafin: expected a command (" + Joined(names, ", ") + "), got \"" + rest.front() +
-         "\"" + end;
+         "\"" + kSeeHelp;
 }
 
 int Main(int argc, char** argv) {
@@ -99,6 +140,15 @@ int Main(int argc, char** argv) {
   app.failure_message(FailureMessage);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    const std::string taken = TakenForHelp(argc, argv);
+    const std::string hint = DashHint(*InnermostCommand(&app), {taken});
+    if (hint.empty()) {
+      app.exit(help);
+    } else {
+      std::fputs(NotExpected({taken}, hint).c_str(), stderr);
+      status = kExitUsage;
+    }
   } catch (const CLI::ParseError& error) {
     status = app.exit(error) == 0 ? 0 : kExitUsage;
   }

@@ -1,6 +1,9 @@
 // deltafin render: an OpenAI chat request to the prompt that the model sees.
+#include <unistd.h>
+
 #include <iostream>
 
+#include "chat/printable.h"
 #include "command_line.h"
 #include "deltafin/chat.h"
 #include "deltafin/json.h"
@@ -27,7 +30,8 @@ int Render(const RenderOptions& options) {
     std::cout << DumpJson({{"text", chat.Text()}, {"ids", ids}, {"segments", segments}}) << "\n";
     return 0;
   }
-  std::cout << chat.Text() << "\n";
+  const std::string text = chat.Text();
+  std::cout << (isatty(STDOUT_FILENO) != 0 ? Printable(text) : text) << "\n";
   for (size_t i = 0; i < ids.size(); ++i) std::cout << (i == 0 ? "" : " ") << ids[i];
   std::cout << "\n";
   return 0;

@@ -396,7 +396,10 @@ Turn NextTurn(const RunOptions& options, const std::string& text, const SavedRun
   RunOptions next = options;
   next.chat = saved.note.chat;
   // The effort was stated in the first turn.
-  return FirstTurn(next, text, ReasoningEffort::kNone, engine.tokenizer());
+  turn = FirstTurn(next, text, ReasoningEffort::kNone, engine.tokenizer());
+  // It would be as if there were none, and go on beyond the end of an answer.
+  if (turn.prompt.empty()) refuse("the prompt is empty: expected at least one token");
+  return turn;
 }
 
 // Without --seed a conversation keeps the seed that it began with.

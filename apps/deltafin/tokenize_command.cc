@@ -1,6 +1,9 @@
 // deltafin tokenize: text to token ids and back.
+#include <unistd.h>
+
 #include <iostream>
 
+#include "chat/printable.h"
 #include "command_line.h"
 #include "deltafin/json.h"
 #include "deltafin/tokenizer.h"
@@ -18,8 +21,8 @@ struct TokenizeOptions {
   bool decode = false;
 };
 
-// What may be printed of one token: bytes that are no whole character become U+FFFD.
-std::string Printable(std::string_view bytes) {
+// Bytes that are no whole character, which one token may be, become U+FFFD.
+std::string AsText(std::string_view bytes) {
   StreamDecoder decoder;
   std::string text = decoder.Push(bytes);
   return text + decoder.Finish();
@@ -35,10 +38,10 @@ int Tokenize(const TokenizeOptions& options) {
   const std::string text = options.decode ? tokenizer->Decode(ids) : input;
   if (options.json) {
     Json tokens = Json::array();
-    for (TokenId id : ids) tokens.push_back(Printable(tokenizer->Bytes(id)));
-    std::cout << DumpJson({{"ids", ids}, {"tokens", tokens}, {"text", Printable(text)}}) << "\n";
+    for (TokenId id : ids) tokens.push_back(AsText(tokenizer->Bytes(id)));
+    std::cout << DumpJson({{"ids", ids}, {"tokens", tokens}, {"text", AsText(text)}}) << "\n";
   } else if (options.decode) {
-    std::cout << text;
+    std::cout << (isatty(STDOUT_FILENO) != 0 ? Printable(AsText(text)) : text);
     if (text.empty() || text.back() != '\n') std::cout << "\n";
   } else {
     for (size_t i = 0; i < ids.size(); ++i) std::cout << (i == 0 ? "" : " ") << ids[i];

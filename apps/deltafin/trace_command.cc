@@ -115,12 +115,12 @@ void AddTraceCommand(CLI::App& app, int* status) {
       ->add_option("--top-k", options->top_k,
                    "Picks per token and layer in a file of pairs (default: found out)")
       ->type_name("N")
-      ->transform(WholeNumber(1, 65536));
+      ->transform(WholeNumber(1, kMaxTracePicks));
   command
       ->add_option("--experts", options->experts,
                    "Experts per layer (default: one more than the highest in the file)")
       ->type_name("N")
-      ->transform(WholeNumber(1, 65536));
+      ->transform(WholeNumber(1, kMaxTraceExperts));
   command->add_flag("--simulate", options->simulate,
                     "Hits of several eviction policies, by number of slots");
   command->add_option("--slots", options->slots, "Simulate these numbers of slots: 100,200")

@@ -31,7 +31,7 @@ struct QualityOptions {
   // at the end.
   std::string scratch_path;
   std::string logits_path;  // "": the logits are not kept; else as QualityReference::logits_path
-  // Hears how many tokens of which run are done, after every pass.
+  // Hears how many tokens of which run are done, after every one.
   std::function<void(const std::string& run, int64_t done, int64_t total)> on_progress;
   std::function<bool()> cancelled;  // asked between layers
 };

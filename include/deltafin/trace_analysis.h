@@ -10,6 +10,12 @@
 
 namespace deltafin {
 
+// Far above K3's 93 layers of 896 experts, of which a token gets 16: what is beyond is no trace,
+// and would take memory and time.
+inline constexpr int64_t kMaxTraceLayers = 512;
+inline constexpr int64_t kMaxTraceExperts = 4096;  // of a layer
+inline constexpr int64_t kMaxTracePicks = 256;     // of a token in a layer
+
 struct TracedPicks {
   int64_t step = 0;  // token
   int32_t layer = 0;

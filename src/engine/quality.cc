@@ -99,14 +99,17 @@ class QualityRun {
     return position + 1 < std::ssize(tokens_) && (position + 1) % window_ != 0;
   }
 
+  // Null: they are not kept.
+  std::unique_ptr<LogitsWriter> KeptLogits(const Engine& engine) const {
+    if (options_.logits_path.empty()) return nullptr;
+    return std::make_unique<LogitsWriter>(options_.logits_path, std::ssize(tokens_),
+                                          engine.info().vocab_size);
+  }
+
   QualityReport Measure(const MakeCompare& make_compare) const {
     const auto engine = Open(options_.engine);
-    const int64_t vocab_size = engine->info().vocab_size;
-    const Compare compare = make_compare ? make_compare(vocab_size) : Compare();
-    std::optional<LogitsWriter> kept;
-    if (!options_.logits_path.empty()) {
-      kept.emplace(options_.logits_path, std::ssize(tokens_), vocab_size);
-    }
+    const Compare compare = make_compare ? make_compare(engine->info().vocab_size) : Compare();
+    const auto kept = KeptLogits(*engine);
     PredictionScore score;
     const auto start = std::chrono::steady_clock::now();
     Read(*engine, "measured", [&](int64_t position, std::span<const float> logits) {
@@ -140,6 +143,7 @@ class QualityRun {
 
   // One after the other, so that each has the whole memory; the first one's logits wait in a file.
   QualityReport RunAgainstEngine() const {
+    (void)KeptLogits(*Open(options_.engine));  // what cannot be is said before the first pass
     const ScratchFile scratch(options_.scratch_path);
     std::vector<std::string> description;
     {
@@ -171,6 +175,15 @@ class QualityRun {
     const auto positions = ParseApiLogprobs(ReadWholeFile(RealFileSystem(), path, kMaxAnswerBytes),
                                             path, *tokenizer_, tokens_);
     const int64_t first = std::ssize(tokens_) - std::ssize(positions);
+    bool is_comparable = false;
+    for (int64_t i = 0; i < std::ssize(positions); ++i) {
+      is_comparable =
+          is_comparable || (positions[i] && first + i > 0 && PredictsNext(first + i - 1));
+    }
+    if (!is_comparable) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  path + ": it has no log probability of any token that is predicted");
+    }
     PredictionDistance distance;
     Compare compare = [&](int64_t position, const LogitsRow& row, TokenId next) {
       if (position + 1 < first) return;

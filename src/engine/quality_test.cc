@@ -130,6 +130,19 @@ TEST_F(QualityTest, NothingDiffersFromItself) {
   EXPECT_TRUE(fs::is_empty(folder_));  // the scratch file is gone
 }
 
+// The reference may take hours.
+TEST_F(QualityTest, WhatTheMeasuredRunLacksIsSaidBeforeTheReferenceIsComputed) {
+  int64_t passes = 0;
+  options_.on_progress = [&](const std::string&, int64_t, int64_t) { ++passes; };
+  options_.against.engine = options_.engine;
+  options_.logits_path = (folder_ / "absent" / "logits").string();
+  EXPECT_THROW(MeasureQuality(options_), Error);
+  options_.logits_path.clear();
+  options_.engine.threads = 5000;  // cannot be opened
+  EXPECT_THROW(MeasureQuality(options_), Error);
+  EXPECT_EQ(passes, 0);
+}
+
 TEST_F(QualityTest, ARoundedCacheIsFarFromItsReferenceByALittle) {
   options_.against.engine = options_.engine;
   options_.engine.cache_format = CacheFormat::kBf16;

@@ -244,6 +244,10 @@ void StateCache::Write(Entry& entry, const std::vector<float>& logits, const Seq
                      {origin_, entry.text.first_generated, entry.text.tokens, logits,
                       NoteOf(entry.text.answer_key)},
                      state, Durability::kUnsynced, capture);
+    // Another model's state of the same text had this name.
+    for (const auto& other : entries_) {
+      if (other.get() != &entry && other->path == path) ForgetFileOf(*other);
+    }
     entry.path = path;
     entry.file_has_logits = !logits.empty();
     entry.file_bytes = ReadSessionSummary(path).bytes;
@@ -273,6 +277,10 @@ void StateCache::MakeRoomInFolder() {
 void StateCache::RemoveFileOf(Entry& entry) {
   std::error_code ignored;
   if (!entry.path.empty()) fs::remove(entry.path, ignored);
+  ForgetFileOf(entry);
+}
+
+void StateCache::ForgetFileOf(Entry& entry) {
   entry.path.clear();
   entry.file_bytes = 0;
   entry.file_has_logits = false;

@@ -95,7 +95,6 @@ class StateCache {
   void FindFiles();
   void AddFile(const std::string& path);
   const Entry* MostUsefulEntry(const WantedText& wanted) const;
-  bool Load(Entry& entry, SequenceState& state);
   void PutIntoRam(Entry& entry, const std::vector<float>& logits, const SequenceState& state,
                   const StateCapture* capture);
   void Write(Entry& entry, const std::vector<float>& logits, const SequenceState& state,
@@ -104,6 +103,7 @@ class StateCache {
   void ForgetLost();
   void MakeRoomInFolder();
   void RemoveFileOf(Entry& entry);
+  static void ForgetFileOf(Entry& entry);
   Entry* Find(Id id);
 
   const StateCacheOptions options_;

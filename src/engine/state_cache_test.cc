@@ -212,6 +212,22 @@ TEST_F(StateCacheTest, FilesOfAnotherModelAreOfNoUseAndCount) {
   EXPECT_GT(other.file_bytes(), 0u);
 }
 
+// Equal texts have files of equal names: the later model's takes the place of the other's.
+TEST_F(StateCacheTest, AFileInPlaceOfAnotherModelsIsCountedAndRemovedOnce) {
+  {
+    StateCache cache = Cache(0, true);
+    Keep(cache, Text(10));
+  }
+  const uint64_t one = Cache(0, true).file_bytes();
+  StateCache other = Cache(0, true, 2 * one + one / 2, 9);
+  Keep(other, Text(10));
+  EXPECT_EQ(other.file_bytes(), one);
+  EXPECT_GT(Keep(other, Text(11)), 0u);
+  EXPECT_EQ(Restored(other, 10), 10);  // and not the oldest any more
+  EXPECT_EQ(NumFiles(), 2u);
+  EXPECT_EQ(other.failures(), 0u);
+}
+
 TEST_F(StateCacheTest, FilesKeepToTheirRoom) {
   uint64_t bytes = 0;
   {

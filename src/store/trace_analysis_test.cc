@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/format.h"
 #include "shared_data.h"
 #include "store/testing/temp_dir.h"
 
@@ -107,11 +108,11 @@ TEST_F(TraceFileTest, RefusalsSayLineExpectedAndGot) {
       {"{\"layer\":1,\"ids\":[1]}", {"line 2", "step", "no such field"}},
       {"{\"step\":-1,\"layer\":1,\"ids\":[1]}", {"line 2", "step: an integer from 0", "got -1"}},
       {"{\"step\":1.5,\"layer\":1,\"ids\":[1]}", {"line 2", "got 1.5"}},
-      {"{\"step\":1,\"layer\":5000,\"ids\":[1]}", {"layer: an integer from 0 to 4095", "5000"}},
+      {"{\"step\":1,\"layer\":5000,\"ids\":[1]}", {"layer: an integer from 0 to 511", "5000"}},
       {"{\"step\":1,\"layer\":1,\"ids\":[]}", {"ids: a filled array"}},
       {"{\"step\":1,\"layer\":1,\"ids\":7}", {"ids: a filled array", "got 7"}},
       {"{\"step\":1,\"layer\":1,\"ids\":[\"x\"]}", {"ids: an integer", "x"}},
-      {"{\"step\":1,\"layer\":1,\"ids\":[70000]}", {"65535", "got 70000"}},
+      {"{\"step\":1,\"layer\":1,\"ids\":[70000]}", {"4095", "got 70000"}},
       {"{\"step\":1,\"layer\":1,\"ids\":[3,4,3]}", {"each expert once", "3 twice"}},
       {"{\"step\":1,\"layer\":1,\"ids\":[3],\"w\":[1,2]}", {"1 weights", "got 2"}},
       {"{\"step\":1,\"layer\":1,\"ids\":[3],\"w\":[null]}", {"w: numbers", "null"}},
@@ -122,6 +123,15 @@ TEST_F(TraceFileTest, RefusalsSayLineExpectedAndGot) {
     for (const char* part : parts) EXPECT_THAT(message, HasSubstr(part)) << line;
   }
   EXPECT_THAT(Refusal(good + "{" + std::string(2 << 20, ' ') + "}"), HasSubstr("longer line"));
+  std::string wide = "{\"step\":0,\"layer\":1,\"ids\":[0";
+  for (int id = 1; id <= kMaxTracePicks; ++id) wide += format(",{}", id);
+  EXPECT_THAT(Refusal(wide + "]}"), HasSubstr("ids: at most 256, got 257"));
+  std::string pairs;
+  for (int32_t id = 0; id <= kMaxTracePicks; ++id) {
+    const int32_t pair[] = {1, id};
+    pairs.append(reinterpret_cast<const char*>(pair), sizeof(pair));
+  }
+  EXPECT_THAT(Refusal(pairs), AllOf(HasSubstr("at most 256 picks"), HasSubstr("--top-k")));
   EXPECT_THAT(Refusal(""), HasSubstr("empty file"));
   EXPECT_THAT(Refusal(std::string("\1\0\0\0\2\0\0\0x", 9)),
               AllOf(HasSubstr("byte 8"), HasSubstr("1 bytes more")));

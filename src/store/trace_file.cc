@@ -20,9 +20,6 @@ static_assert(std::endian::native == std::endian::little, "binary traces are lit
 
 constexpr size_t kTracePieceBytes = size_t{1} << 20;
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
-// Far above K3's 93 layers of 896; what is beyond is no trace, and would take memory.
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxExperts = 65536;
 constexpr int64_t kMaxStep = int64_t{1} << 48;
 
 // Calls use(piece) for consecutive pieces of the file.
@@ -68,10 +65,13 @@ class JsonLinesReader {
       }
       TracedPicks picks;
       picks.step = Integer(json, "step", kMaxStep);
-      picks.layer = static_cast<int32_t>(Integer(json, "layer", kMaxLayers));
+      picks.layer = static_cast<int32_t>(Integer(json, "layer", kMaxTraceLayers));
       const Json& ids = Array(json, "ids");
+      if (std::ssize(ids) > kMaxTracePicks) {
+        Fail(format("ids: at most {}", kMaxTracePicks), std::to_string(ids.size()));
+      }
       for (const Json& id : ids) {
-        picks.ids.push_back(static_cast<int32_t>(CheckedInteger(id, "ids", kMaxExperts)));
+        picks.ids.push_back(static_cast<int32_t>(CheckedInteger(id, "ids", kMaxTraceExperts)));
       }
       CheckDistinct(picks.ids);
       if (json.contains("w")) CheckWeights(Array(json, "w"), ids.size());
@@ -144,6 +144,11 @@ class BinaryReader {
       for (const Stretch& s : stretches_)
         top_k = std::gcd(top_k, static_cast<int64_t>(s.ids.size()));
     }
+    if (top_k > kMaxTracePicks) {
+      offset_ = 0;
+      Fail(format("at most {} picks for each token (say how many with --top-k)", kMaxTracePicks),
+           std::to_string(top_k));
+    }
     int64_t first_step = 0;
     int64_t tokens = 0;
     int32_t last_layer = -1;
@@ -183,11 +188,11 @@ class BinaryReader {
   }
 
   void TakePair(Pair pair) {
-    if (pair.layer < 0 || pair.layer >= kMaxLayers) {
-      Fail(format("a layer from 0 to {}", kMaxLayers - 1), std::to_string(pair.layer));
+    if (pair.layer < 0 || pair.layer >= kMaxTraceLayers) {
+      Fail(format("a layer from 0 to {}", kMaxTraceLayers - 1), std::to_string(pair.layer));
     }
-    if (pair.expert < 0 || pair.expert >= kMaxExperts) {
-      Fail(format("an expert from 0 to {}", kMaxExperts - 1), std::to_string(pair.expert));
+    if (pair.expert < 0 || pair.expert >= kMaxTraceExperts) {
+      Fail(format("an expert from 0 to {}", kMaxTraceExperts - 1), std::to_string(pair.expert));
     }
     if (stretches_.empty() || stretches_.back().layer != pair.layer) {
       stretches_.push_back({offset_, pair.layer, {}});
