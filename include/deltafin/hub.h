@@ -31,6 +31,9 @@ struct HubOptions {
   double patience_seconds = 900;
   // A connection that brings nothing for so long is given up.
   double stall_seconds = 30;
+  // Asked about once a second: true while nobody wants to wait for ranges any more. They then fail
+  // with Error(kCancelled). Called by a thread of the hub's; must not throw.
+  std::function<bool()> cancelled = nullptr;
 };
 
 // The revision that is fetched when nothing else is said.
