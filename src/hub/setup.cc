@@ -50,12 +50,7 @@ Setup::Setup(const SetupOptions& options, std::map<std::string, std::vector<Byte
       ranges_(std::move(ranges)) {
   if (options_.dir.empty()) throw Error(ErrorCode::kInvalidArgument, "--dir: expected a folder");
   if (!options_.free_disk_bytes) options_.free_disk_bytes = FreeDiskBytes;
-  folders_.push_back(options_.dir);
-  for (const std::string& also : options_.also) {
-    if (std::find(folders_.begin(), folders_.end(), also) == folders_.end()) {
-      folders_.push_back(also);
-    }
-  }
+  folders_ = ModelFolders(options_.dir, options_.also);
 }
 
 SetupReport Setup::Run() {

@@ -15,6 +15,7 @@
 #include "hub/source_file.h"
 #include "io/file.h"
 #include "io/hash.h"
+#include "store/joined_folders.h"
 
 namespace deltafin {
 namespace {
@@ -23,9 +24,9 @@ using Clock = std::chrono::steady_clock;
 
 class Verification {
  public:
-  explicit Verification(const VerifyOptions& options) : options_(options) {
-    folders_.push_back(options.dir);
-    folders_.insert(folders_.end(), options.also.begin(), options.also.end());
+  explicit Verification(const VerifyOptions& options)
+      : options_(options), folders_(ModelFolders(options.dir, options.also)) {
+    CheckShardFolders(options.also);
   }
 
   VerifyReport Run() {
@@ -95,11 +96,10 @@ class Verification {
       if (source_ && source_->Find(name) != nullptr) {
         remote = *source_->Find(name);
       } else {
-        for (const std::string& folder : folders_) {
-          const std::string path = JoinPath(folder, name);
-          if (!RealFileSystem().Exists(path)) continue;
+        const auto folder = FolderWith(RealFileSystem(), folders_, name);
+        if (folder) {
+          const std::string path = JoinPath(folders_[*folder], name);
           remote.bytes = RealFileSystem().OpenForReading(path)->size();
-          break;
         }
       }
       shards_.push_back(FindShard(remote, folders_));
@@ -221,7 +221,7 @@ class Verification {
   }
 
   const VerifyOptions options_;
-  std::vector<std::string> folders_;
+  const std::vector<std::string> folders_;
   std::vector<InstallLock> locks_;
   std::optional<SourceInfo> source_;
   std::vector<FolderShard> shards_;

@@ -1,0 +1,74 @@
+// Setup, verify and clean in several folders, and in folders that are not from setup.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "deltafin/hub.h"
+#include "hub_double.h"
+#include "hub_model.h"
+#include "io/atomic_file.h"
+#include "io/file.h"
+#include "store/shard_presence.h"
+
+namespace deltafin {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FoldersTest : public ::testing::Test {
+ protected:
+  SetupOptions Options(const std::string& dir, SetupMode mode = SetupMode::kFull) {
+    SetupOptions options;
+    options.hub = QuickHubOptions(hub_.endpoint());
+    options.dir = dir;
+    options.mode = mode;
+    return options;
+  }
+  VerifyOptions VerifyOf(const std::string& dir, bool repair = false) {
+    VerifyOptions options;
+    options.hub = QuickHubOptions(hub_.endpoint());
+    options.dir = dir;
+    options.repair = repair;
+    return options;
+  }
+
+  const std::string& root_ = SmallHubModel();
+  HubDouble hub_{root_};
+  const TempDir dir_;
+  const std::string one_ = dir_ / "one";
+  const std::string two_ = dir_ / "two";
+  const std::string shard_ = ShardName(root_, 2);
+};
+
+TEST_F(FoldersTest, ACompleteShardOfAnotherFolderIsNotFetchedAgain) {
+  RunSetup(Options(two_));
+  RunSetup(Options(one_, SetupMode::kStream));
+  SetupOptions options = Options(one_);
+  options.also = {two_};
+  const SetupReport report = RunSetup(options);
+  EXPECT_EQ(report.fetched_bytes, 0u);
+  EXPECT_EQ(report.missing_bytes, 0u);
+}
+
+TEST_F(FoldersTest, EachCountsOnceAndMustBeThere) {
+  SetupOptions options = Options(one_);
+  options.also = {one_ + "/", one_ + "/../one"};
+  RunSetup(options);
+  VerifyOptions verify = VerifyOf(one_, /*repair=*/true);
+  verify.also = options.also;
+  EXPECT_TRUE(RunVerify(verify).problems.empty());
+  CleanOptions clean;
+  clean.dir = one_;
+  clean.also = options.also;
+  EXPECT_GT(RunClean(clean).freed_bytes, 0u);
+  verify.also = clean.also = {dir_ / "none"};
+  verify.repair = false;
+  clean.dry_run = true;
+  EXPECT_THROW(RunVerify(verify), Error);
+  EXPECT_THROW(RunClean(clean), Error);
+}
+
+}  // namespace
+}  // namespace deltafin
