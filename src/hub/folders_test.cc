@@ -70,5 +70,32 @@ TEST_F(FoldersTest, EachCountsOnceAndMustBeThere) {
   EXPECT_THROW(RunClean(clean), Error);
 }
 
+// A full disk of which nothing is wanted any more neither stops setup nor keeps it waiting.
+TEST_F(FoldersTest, AFullDiskThatIsDoneDoesNotHoldUpTheOthers) {
+  RunSetup(Options(one_));
+  RunSetup(Options(two_, SetupMode::kStream));
+  fs::remove(one_ + "/" + shard_);
+  fs::remove(one_ + "/.deltafin/presence/" + shard_ + ".map");
+  hub_.set_bytes_per_second(400'000);
+  SetupOptions options = Options(one_);
+  options.hub.jobs = 2;
+  options.also = {two_};
+  int asked_one = 0;
+  int asked_two = 0;
+  // Twice before it begins; then the first is full, and the second for a moment.
+  options.free_disk_bytes = [&](const std::string& folder) {
+    const bool full = folder == one_ ? asked_one++ >= 2 : asked_two++ == 0;
+    return full ? uint64_t{0} : uint64_t{1'000'000'000};
+  };
+  int pauses = 0;
+  options.on_progress = [&](const SetupProgress& p) {
+    if (p.phase == "disk full") hub_.set_bytes_per_second(0);
+    return p.phase != "disk full" || ++pauses < 20;
+  };
+  EXPECT_EQ(RunSetup(options).missing_bytes, 0u);
+  EXPECT_GT(pauses, 0);
+  EXPECT_LT(pauses, 20);
+}
+
 }  // namespace
 }  // namespace deltafin
