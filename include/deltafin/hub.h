@@ -126,6 +126,7 @@ struct VerifyReport {
   uint64_t total_bytes = 0;
   uint64_t bad_bytes = 0;
   uint64_t repaired_bytes = 0;
+  bool repaired = false;  // what was bad was fetched; missing shards of no known source are left
   std::vector<std::string> problems;  // what is wrong, one sentence each
 };
 

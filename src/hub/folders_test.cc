@@ -97,5 +97,33 @@ TEST_F(FoldersTest, AFullDiskThatIsDoneDoesNotHoldUpTheOthers) {
   EXPECT_LT(pauses, 20);
 }
 
+TEST_F(FoldersTest, WhatCannotBeRepairedIsNotSaidToBe) {
+  fs::copy(root_, one_);  // without .deltafin
+  fs::remove(one_ + "/" + shard_);
+  const VerifyReport report = RunVerify(VerifyOf(one_, /*repair=*/true));
+  EXPECT_EQ(report.problems.size(), 1u);
+  EXPECT_FALSE(report.repaired);
+}
+
+TEST_F(FoldersTest, AShardThatIsTooShortForAHeaderIsDamaged) {
+  fs::copy(root_, one_);
+  for (const uint64_t bytes : {0, 7}) {
+    fs::resize_file(one_ + "/" + shard_, bytes);
+    EXPECT_EQ(RunVerify(VerifyOf(one_)).problems.size(), 1u) << bytes;
+  }
+}
+
+// Its other bytes are as doubtful as the header, and a repair must not leave them out.
+TEST_F(FoldersTest, AShardWithoutAJournalIsRepairedWhole) {
+  RunSetup(Options(one_));
+  fs::remove(one_ + "/.deltafin/presence/" + shard_ + ".map");
+  std::fstream(one_ + "/" + shard_, std::ios::in | std::ios::out | std::ios::binary).put('\x7f');
+  EXPECT_TRUE(RunVerify(VerifyOf(one_, /*repair=*/true)).repaired);
+  const VerifyReport report = RunVerify(VerifyOf(one_));
+  EXPECT_TRUE(report.problems.empty());
+  EXPECT_EQ(report.local_bytes, report.total_bytes);
+  EXPECT_EQ(DifferingShards(root_, one_), "");
+}
+
 }  // namespace
 }  // namespace deltafin

@@ -114,7 +114,7 @@ class Verification {
     const std::string& name = shard.path.empty() ? shard.remote.name : shard.path;
     name_ = shard.remote.name;
     if (shard.path.empty()) {
-      if (!source_) Problem(name + ": is missing");
+      if (!source_) Problem(name + ": is missing; deltafin setup fetches it");
       return;  // else not begun: that is no damage
     }
     const uint64_t bytes = RealFileSystem().OpenForReading(shard.path)->size();
@@ -127,7 +127,8 @@ class Verification {
       (void)ReadLocalHeader(shard);
     } catch (const Error& error) {
       Problem(error.what());
-      Bad(shard, {0, 8});
+      // Without a journal nothing else speaks for the rest of it.
+      Bad(shard, {0, shard.whole ? shard.remote.bytes : 8});
     }
     std::vector<PresentRange> bad;
     if (shard.presence != nullptr) {
@@ -197,6 +198,7 @@ class Verification {
     setup.verify = options_.depth == VerifyOptions::Depth::kFull;
     setup.on_progress = options_.on_progress;
     report_.repaired_bytes = Setup(setup, std::move(bad_ranges_)).Run().fetched_bytes;
+    report_.repaired = true;
   }
 
   CheckProgress Progress() {
