@@ -93,11 +93,15 @@ CleanReport RunClean(const CleanOptions& options) {
     to_free[expert.shard].push_back(expert.range);
   }
   if (options.dry_run) return report;
-  for (auto& [shard, ranges] : to_free) {
-    BeginShard(*shard);
+  for (FolderShard& shard : shards) {
+    BeginShard(shard);
     // The journal first: what is recorded must be there.
-    for (const PresentRange& range : shard->presence->Forget(ranges)) {
-      shard->presence->file().PunchHole(range.offset, range.bytes);
+    if (const auto it = to_free.find(&shard); it != to_free.end()) {
+      (void)shard.presence->Forget(it->second);
+    }
+    // Also what a run that was killed has left.
+    for (const ByteRange& gap : shard.presence->Missing({0, shard.remote.bytes})) {
+      shard.presence->file().PunchHole(gap.offset, gap.bytes);
     }
   }
   return report;

@@ -125,5 +125,24 @@ TEST_F(FoldersTest, AShardWithoutAJournalIsRepairedWhole) {
   EXPECT_EQ(DifferingShards(root_, one_), "");
 }
 
+// Killed between the journal and the holes.
+TEST_F(FoldersTest, CleanFreesWhatAnEarlierRunHasLeft) {
+  RunSetup(Options(one_));
+  const std::string path = one_ + "/" + shard_;
+  const uint64_t bytes = fs::file_size(path);
+  {
+    const auto shard = ShardPresence::OpenForWriting(RealFileSystem(), path, bytes, "");
+    (void)shard->Forget({bytes / 2, bytes / 2});
+  }
+  const uint64_t before = DiskBytesOf(path);
+  CleanOptions clean;
+  clean.dir = one_;
+  clean.keep_bytes = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ(RunClean(clean).freed_bytes, 0u);
+  EXPECT_LT(DiskBytesOf(path), before);
+  RunSetup(Options(one_));
+  EXPECT_EQ(DifferingShards(root_, one_), "");
+}
+
 }  // namespace
 }  // namespace deltafin
