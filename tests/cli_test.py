@@ -485,7 +485,7 @@ class Run(unittest.TestCase):
         run("run", "--chat", "--system", "", "--prompt", "a", "--max-new", "1")
 
     def test_a_flag_that_may_be_repeated_leaves_the_prompt_alone(self):
-        for flags in (("--logit-bias", "5:1"), ("--also", "/nowhere", "--logit-bias", "5:1")):
+        for flags in (("--logit-bias", "5:1"), ("--also", SOURCE, "--logit-bias", "5:1")):
             self.assertEqual(run_json("run", *flags, "a", "--max-new", "1")["prompt_ids"],
                              run_json("run", "a", "--max-new", "1")["prompt_ids"])
 
@@ -555,6 +555,17 @@ class Run(unittest.TestCase):
             self.assertEqual(run_json(*args, "--model", one, "--also", two)["ids"],
                              run_json(*args)["ids"])
             self.assertIn("is missing", run(*args, "--model", one, check=False).stderr.decode())
+            # What to run names both folders.
+            shard = next(n for n in os.listdir(two) if n.endswith(".safetensors"))
+            os.makedirs(two + "/.deltafin/presence")
+            with open(f"{two}/.deltafin/presence/{shard}.map", "wb"):
+                pass  # nothing of it is here
+            self.assertIn(f"deltafin setup --dir {one} --also {two}",
+                          run(*args, "--model", one, "--also", two, check=False).stderr.decode())
+            for command in ("run a", "info", "convert spine --to int8", "bench disk"):
+                done = run(*command.split(), "--model", one, "--also", two + "/none", check=False)
+                self.assertEqual(done.returncode, 1, command)
+                self.assertIn("/none: expected a folder with shards", done.stderr.decode())
 
 
 def oracle_picks(prompt):

@@ -2,8 +2,10 @@
 // does.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <random>
 
 #include "deltafin/convert.h"
@@ -189,6 +191,36 @@ TEST_F(EngineStreamTest, AHubThatIsGoneEndsTheStepAndNotTheEngine) {
   const auto engine = Engine::Open(options);
   hub_.SetFaults([](const HubRequest&) { return HubFault::kServerError; });
   EXPECT_THROW(Compute(*engine), Error);
+  hub_.SetFaults(nullptr);
+  EXPECT_EQ(Compute(*engine), FullLogits());
+}
+
+TEST_F(EngineStreamTest, WhoDoesNotWantToWaitForTheHubNeedNot) {
+  Install(SetupMode::kStream);
+  std::atomic<bool> stop = false;
+  EngineOptions options;
+  options.model_dir = model_;
+  options.threads = 2;
+  HubOptions patient = QuickHubOptions(hub_.endpoint());
+  patient.retry_seconds = patient.max_retry_seconds = 600;
+  patient.patience_seconds = 900;
+  patient.cancelled = [&] { return stop.load(); };
+  options.source = MakeHubSource(patient, model_);
+  options.spine = SpineFormat::kBf16;
+  const auto engine = Engine::Open(options);
+  hub_.SetFaults([](const HubRequest&) { return HubFault::kServerError; });
+  auto waiting = std::async(std::launch::async, [&] {
+    GenerateOptions generate;
+    generate.cancelled = [&] { return stop.load(); };
+    const auto session = engine->NewSession();
+    return session->Generate(std::vector<TokenId>{5, 100, 7}, generate).finish_reason;
+  });
+  EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  stop = true;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(waiting.get(), FinishReason::kCancelled);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  stop = false;
   hub_.SetFaults(nullptr);
   EXPECT_EQ(Compute(*engine), FullLogits());
 }

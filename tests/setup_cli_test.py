@@ -211,6 +211,33 @@ class Setup(unittest.TestCase):
         self.setup_model("--full")
         self.assert_whole()
 
+    def test_ctrl_c_does_not_wait_for_a_dead_hub(self):
+        self.setup_model("--stream")
+        for args in (("run", "a", "--max-new", "50"), ("serve", "--port", "0", "--grace", "1")):
+            process = subprocess.Popen(
+                PROGRAM + [args[0], "--model", self.dir, *args[1:]],
+                env=clean_environment({**self.env, "HF_ENDPOINT": "http://127.0.0.1:1"}),
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            address = None
+            for line in process.stderr:
+                if b"listening on " in line:
+                    address = line.split()[-1].decode()
+                if b"listening on " in line or (args[0] == "run" and b"streaming:" in line):
+                    break
+            body = json.dumps({"prompt": "a", "max_tokens": 50}).encode()
+            request = address and subprocess.Popen(
+                ["curl", "-s", address + "/v1/completions", "-H", "Content-Type: application/json",
+                 "-d", body], stdout=subprocess.DEVNULL)
+            time.sleep(2)
+            self.assertIsNone(process.poll())
+            process.send_signal(signal.SIGINT)
+            start = time.monotonic()
+            process.communicate(timeout=120)
+            self.assertLess(time.monotonic() - start, 15)
+            self.assertEqual(process.returncode, 130 if args[0] == "run" else 0)
+            if request:
+                request.wait(20)
+
     def test_streaming_gives_the_same_tokens(self):
         expected = self.generate(self.root)["ids"]
         self.setup_model("--stream")

@@ -8,5 +8,6 @@ namespace deltafin {
 void CatchInterrupts();
 // The signal that came, 0 when none did.
 int InterruptSignal() noexcept;
+inline bool IsInterrupted() noexcept { return InterruptSignal() != 0; }
 
 }  // namespace deltafin

@@ -279,7 +279,7 @@ void AddProfileFlag(CLI::App& command, ModelOptions* options) {
                    "Say where the time and the bytes of each pass went (K3_PROFILE=1)");
 }
 
-EngineOptions ToEngineOptions(const ModelOptions& options) {
+EngineOptions ToEngineOptions(const ModelOptions& options, const std::function<bool()>& cancelled) {
   EngineOptions engine;
   engine.model_dir = options.model.empty() ? DefaultModelDir() : options.model;
   engine.threads = options.threads;
@@ -306,7 +306,9 @@ EngineOptions ToEngineOptions(const ModelOptions& options) {
   } else if (const std::string gb = Environment("K3_RAM_GB"); !gb.empty()) {
     engine.ram_bytes = ParseGigabytes("K3_RAM_GB", gb);
   }
-  engine.source = MakeHubSource(HubOptionsFromEnvironment(), engine.model_dir);
+  HubOptions hub = HubOptionsFromEnvironment();
+  hub.cancelled = cancelled;
+  engine.source = MakeHubSource(hub, engine.model_dir);
   return engine;
 }
 
@@ -319,7 +321,7 @@ std::unique_ptr<Engine> OpenEngine(const ModelOptions& options, const EngineOpti
 void Introduce(const ModelOptions& options, Engine& engine) {
   for (const std::string& line : engine.Describe()) std::cerr << line << "\n";
   if (!ParseSwitch("--preload", options.preload)) return;
-  engine.Preload([] { return InterruptSignal() == 0; });
+  engine.Preload([] { return !IsInterrupted(); });
 }
 
 }  // namespace deltafin

@@ -1,12 +1,14 @@
 // The flags that say which model to open and with what.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "command_line.h"
 #include "deltafin/engine.h"
+#include "interrupt.h"
 
 namespace deltafin {
 
@@ -46,8 +48,9 @@ void AddPreloadOption(CLI::App& command, ModelOptions* options);
 // --profile, for commands that report it.
 void AddProfileFlag(CLI::App& command, ModelOptions* options);
 
-// Throws Error(kInvalidArgument or kUnsupported) naming the flag.
-EngineOptions ToEngineOptions(const ModelOptions& options);
+// `cancelled`: as HubOptions. Throws Error(kInvalidArgument or kUnsupported) naming the flag.
+EngineOptions ToEngineOptions(const ModelOptions& options,
+                              const std::function<bool()>& cancelled = IsInterrupted);
 
 // Says on stderr what an engine chose, and reads what --preload asks for.
 void Introduce(const ModelOptions& options, Engine& engine);

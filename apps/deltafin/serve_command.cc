@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <mutex>
 #include <optional>
@@ -191,9 +193,21 @@ std::unique_ptr<Engine> OpenEngine(const ServeOptions& options, EngineOptions* e
   }
 }
 
+// Running answers may wait for the hub as long as they have to finish. A second more: they end by
+// themselves where they can. For one thread.
+std::function<bool()> GraceIsOver(double grace_seconds) {
+  using Clock = std::chrono::steady_clock;
+  const std::chrono::duration<double> grace(grace_seconds + 1);
+  return [grace, since = std::optional<Clock::time_point>()]() mutable {
+    if (!IsInterrupted()) return false;
+    if (!since) since = Clock::now();
+    return Clock::now() - *since > grace;
+  };
+}
+
 int Serve(const ServeOptions& options) {
   CheckOrigins(options.origins);
-  EngineOptions engine_options = ToEngineOptions(options.model);
+  EngineOptions engine_options = ToEngineOptions(options.model, GraceIsOver(options.grace_seconds));
   for (const std::string& notice : EnvironmentNotices()) std::cerr << notice << "\n";
   // From here on a signal ends the server in good order, once it is up.
   CatchInterrupts();

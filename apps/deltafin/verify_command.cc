@@ -36,7 +36,6 @@ int RunVerifyCommand(const VerifyFlags& flags) {
     options.on_progress = [&](const SetupProgress& progress) { return display.Show(progress); };
     r = RunVerify(options);
   }
-  const bool repaired = flags.repair && !r.problems.empty();
   if (flags.json) {
     std::cout << DumpJson({{"event", "done"},
                            {"shards", r.num_shards},
@@ -57,10 +56,10 @@ int RunVerifyCommand(const VerifyFlags& flags) {
         DiskBytes(r.local_bytes).c_str(), DiskBytes(r.total_bytes).c_str(), r.num_shards,
         r.complete_shards, DiskBytes(r.checked_bytes).c_str(), r.hashed_shards,
         r.problems.empty() ? "all is well"
-        : repaired         ? ("repaired, " + DiskBytes(r.repaired_bytes) + " fetched").c_str()
+        : r.repaired       ? ("repaired, " + DiskBytes(r.repaired_bytes) + " fetched").c_str()
                            : "damaged; to fetch what is bad: deltafin verify --repair");
   }
-  return r.problems.empty() || repaired ? 0 : 1;
+  return r.problems.empty() || r.repaired ? 0 : 1;
 }
 
 }  // namespace

@@ -31,6 +31,9 @@ struct HubOptions {
   double patience_seconds = 900;
   // A connection that brings nothing for so long is given up.
   double stall_seconds = 30;
+  // Asked about once a second: true while nobody wants to wait for ranges any more. They then fail
+  // with Error(kCancelled). Called by a thread of the hub's; must not throw.
+  std::function<bool()> cancelled = nullptr;
 };
 
 // The revision that is fetched when nothing else is said.
@@ -123,6 +126,7 @@ struct VerifyReport {
   uint64_t total_bytes = 0;
   uint64_t bad_bytes = 0;
   uint64_t repaired_bytes = 0;
+  bool repaired = false;  // what was bad was fetched; missing shards of no known source are left
   std::vector<std::string> problems;  // what is wrong, one sentence each
 };
 

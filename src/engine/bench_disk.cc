@@ -13,9 +13,9 @@
 #include "engine/bench_machine.h"
 #include "engine/bench_median.h"
 #include "io/disk_probe.h"
-#include "io/joined_folders.h"
 #include "io/read_choice.h"
 #include "store/checkpoint.h"
+#include "store/joined_folders.h"
 
 namespace deltafin {
 namespace {

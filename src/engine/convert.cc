@@ -2,9 +2,9 @@
 
 #include "base/format.h"
 #include "base/thread_pool.h"
-#include "io/joined_folders.h"
 #include "store/checkpoint.h"
 #include "store/int8_spine.h"
+#include "store/joined_folders.h"
 #include "store/model_files.h"
 
 namespace deltafin {
@@ -25,7 +25,8 @@ ConvertResult ResultOf(const ConvertOptions& options, const Int8Summary& summary
 }  // namespace
 
 ConvertResult ConvertSpineToInt8(const ConvertOptions& options) {
-  ModelFiles local(RealFileSystem(), nullptr);  // a spine that is not here is an error
+  // A spine that is not here is an error.
+  ModelFiles local(RealFileSystem(), nullptr, FolderFlags(options.model_dir, options.also_dirs));
   JoinedFolders files(local, options.model_dir, options.also_dirs);
   const auto checkpoint = Checkpoint::Open(files, options.model_dir);
   ThreadPool pool(options.threads > 0 ? options.threads : UsableProcessors());
@@ -33,7 +34,7 @@ ConvertResult ConvertSpineToInt8(const ConvertOptions& options) {
 }
 
 ConvertResult VerifyInt8Spine(const ConvertOptions& options) {
-  ModelFiles local(RealFileSystem(), nullptr);  // a spine that is not here is an error
+  ModelFiles local(RealFileSystem(), nullptr, FolderFlags(options.model_dir, options.also_dirs));
   JoinedFolders files(local, options.model_dir, options.also_dirs);
   const auto checkpoint = Checkpoint::Open(files, options.model_dir);
   return ResultOf(options, CheckInt8Spine(files, *checkpoint, SinkOf(options)));

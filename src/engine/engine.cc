@@ -45,7 +45,7 @@ double MeasureMemoryBytesPerSecond(int threads) {
 
 EngineImpl::EngineImpl(const EngineOptions& options, const EngineParts& parts)
     : options_(options),
-      model_files_(*parts.files, options.source),
+      model_files_(*parts.files, options.source, FolderFlags(options.model_dir, options.also_dirs)),
       files_(model_files_, options.model_dir, options.also_dirs),
       checkpoint_(Checkpoint::Open(files_, options.model_dir)),
       tokenizer_(Tokenizer::Load(options.model_dir)) {

@@ -9,6 +9,7 @@
 #include "hub/shard_headers.h"
 #include "io/file.h"
 #include "store/expert_heat.h"
+#include "store/joined_folders.h"
 #include "store/model_config.h"
 
 namespace deltafin {
@@ -37,16 +38,13 @@ ExpertHeat HeatOf(const std::string& dir) {
 std::vector<FolderShard> ManagedShards(const std::vector<std::string>& folders) {
   std::vector<FolderShard> shards;
   for (const std::string& name : ShardNames(folders[0])) {
-    for (const std::string& folder : folders) {
-      const std::string path = JoinPath(folder, name);
-      if (!RealFileSystem().Exists(path)) continue;
-      const auto presence = ShardPresence::OpenForReading(RealFileSystem(), path);
-      if (presence != nullptr) {
-        shards.push_back(
-            FindShard({name, presence->file_bytes(), presence->sha256(), ""}, {folder}));
-      }
-      break;
-    }
+    const auto folder = FolderWith(RealFileSystem(), folders, name);
+    if (!folder) continue;
+    const auto presence =
+        ShardPresence::OpenForReading(RealFileSystem(), JoinPath(folders[*folder], name));
+    if (presence == nullptr) continue;
+    shards.push_back(
+        FindShard({name, presence->file_bytes(), presence->sha256(), ""}, {folders[*folder]}));
   }
   return shards;
 }
@@ -71,8 +69,8 @@ std::vector<CachedExpert> CachedExperts(std::vector<FolderShard>& shards, const 
 }  // namespace
 
 CleanReport RunClean(const CleanOptions& options) {
-  std::vector<std::string> folders = {options.dir};
-  folders.insert(folders.end(), options.also.begin(), options.also.end());
+  const std::vector<std::string> folders = ModelFolders(options.dir, options.also);
+  CheckShardFolders(options.also);
   const ExpertHeat heat = HeatOf(options.dir);  // in a folder of something else nothing is made
   std::vector<InstallLock> locks;
   if (!options.dry_run) {
@@ -95,11 +93,15 @@ CleanReport RunClean(const CleanOptions& options) {
     to_free[expert.shard].push_back(expert.range);
   }
   if (options.dry_run) return report;
-  for (auto& [shard, ranges] : to_free) {
-    BeginShard(*shard);
+  for (FolderShard& shard : shards) {
+    BeginShard(shard);
     // The journal first: what is recorded must be there.
-    for (const PresentRange& range : shard->presence->Forget(ranges)) {
-      shard->presence->file().PunchHole(range.offset, range.bytes);
+    if (const auto it = to_free.find(&shard); it != to_free.end()) {
+      (void)shard.presence->Forget(it->second);
+    }
+    // Also what a run that was killed has left.
+    for (const ByteRange& gap : shard.presence->Missing({0, shard.remote.bytes})) {
+      shard.presence->file().PunchHole(gap.offset, gap.bytes);
     }
   }
   return report;

@@ -1,5 +1,6 @@
 // What comes over one connection of the hub client.
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -10,6 +11,8 @@ namespace {
 
 // The body of an answer that is no use is read up to here, so that the connection can be kept.
 constexpr uint64_t kMaxDiscarded = 64 << 10;
+// Who keeps to a low rate still hears at once that nobody wants the bytes.
+constexpr std::chrono::duration<double> kLongestNap{0.1};
 
 }  // namespace
 
@@ -37,14 +40,16 @@ bool HubClient::Active::OnBody(std::span<const std::byte> bytes) {
     return !job_->file_bytes || job_->body.size() <= *job_->file_bytes;
   }
   client_.received_bytes_ += bytes.size();
-  const auto wait = client_.rate_.Spend(bytes.size(), RateLimit::Clock::now());
-  if (wait.count() > 0) {
+  auto wait = client_.rate_.Spend(bytes.size(), RateLimit::Clock::now());
+  while (wait.count() > 0) {
     // libcurl hands over everything that has come before it returns: nobody waits for that.
     if (client_.IsUnwanted(*job_)) {
       listener_refused_ = true;
       return false;
     }
-    std::this_thread::sleep_for(wait);
+    const std::chrono::duration<double> nap = std::min(wait, kLongestNap);
+    std::this_thread::sleep_for(nap);
+    wait -= nap;
   }
   return Deliver(bytes);
 }

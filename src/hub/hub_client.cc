@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <set>
 #include <utility>
 
 #include "base/format.h"
@@ -181,6 +182,7 @@ void HubClient::Work() noexcept {
       }
       dropped_.notify_all();
     }
+    if (options_.cancelled && options_.cancelled()) FailRanges();
     StartJobs();
     session_.Perform();
     session_.Wait(TimeToWait());
@@ -501,6 +503,21 @@ void HubClient::FailListener(RangeListener* listener) {
       next = segment.range.end();
     }
   }
+}
+
+void HubClient::FailRanges() {
+  std::set<RangeListener*> listeners;
+  const auto note = [&](const Job& job) {
+    for (const Job::Segment& segment : job.segments) listeners.insert(segment.listener);
+  };
+  for (const auto& active : active_) note(active->job());
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Queue* queue : {&demand_, &ahead_}) {
+      for (const std::unique_ptr<Job>& job : *queue) note(*job);
+    }
+  }
+  for (RangeListener* listener : listeners) FailListener(listener);
 }
 
 void HubClient::FailAll() {

@@ -94,6 +94,7 @@ class HubClient final : public RangeSource {
   static void Fail(Job& job, const CapturedError& error);
   void Requeue(std::unique_ptr<Job> job);
   void FailListener(RangeListener* listener);
+  void FailRanges();
   void FailAll();
   std::chrono::milliseconds TimeToWait();
   void Submit(std::unique_ptr<Job> job);

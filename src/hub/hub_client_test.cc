@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <random>
+#include <thread>
 
 #include "deltafin/synth.h"
 #include "hub/memory_fetch.h"
@@ -257,6 +259,20 @@ TEST_F(HubClientTest, DropEndsWhatIsUnderWayAndCancelWhatIsNot) {
   EXPECT_EQ(listener.failed, 5);
   EXPECT_EQ(listener.done, 0);
   hub_.SetFaults(nullptr);
+}
+
+TEST_F(HubClientTest, DropDoesNotWaitForALowRate) {
+  options_.bytes_per_second = 1;
+  HubClient client(options_);
+  CountingListener listener;
+  const RangeRequest request{file_, whole_.size(), {0, 100'000}, ReadPriority::kDemand,
+                             0,     &listener};
+  client.Fetch({&request, 1});
+  while (client.received_bytes() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const auto start = std::chrono::steady_clock::now();
+  client.Drop(&listener);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(listener.failed, 1);
 }
 
 TEST_F(HubClientTest, ARefusalOfOneListenerCostsItsOwnRangeOnly) {

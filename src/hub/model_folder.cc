@@ -1,15 +1,29 @@
 #include "hub/model_folder.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "base/format.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
 #include "io/index_json.h"
+#include "store/joined_folders.h"
 
 namespace deltafin {
+namespace {
+
+// Also of what is not there yet.
+std::filesystem::path RealPath(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path path =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(folder, error), error);
+  return error ? std::filesystem::path(folder) : path.has_filename() ? path : path.parent_path();
+}
+
+}  // namespace
 
 std::vector<ByteRange> FolderShard::Missing(ByteRange range) const {
   if (presence != nullptr) return presence->Missing(range);
@@ -28,6 +42,16 @@ uint64_t FolderShard::local_bytes() const {
   return whole ? remote.bytes : 0;
 }
 
+std::vector<std::string> ModelFolders(const std::string& dir,
+                                      const std::vector<std::string>& also) {
+  std::vector<std::string> folders = {dir};
+  std::set<std::filesystem::path> known = {RealPath(dir)};
+  for (const std::string& folder : also) {
+    if (known.insert(RealPath(folder)).second) folders.push_back(folder);
+  }
+  return folders;
+}
+
 std::vector<std::string> ShardNames(const std::string& dir) {
   return ShardIndex::Read(RealFileSystem(), JoinPath(dir, kIndexFile)).shards();
 }
@@ -36,19 +60,15 @@ FolderShard FindShard(const RemoteFile& remote, const std::vector<std::string>& 
   FileSystem& fs = RealFileSystem();
   FolderShard shard;
   shard.remote = remote;
-  for (const std::string& folder : folders) {
-    const std::string path = JoinPath(folder, remote.name);
-    if (!fs.Exists(path)) continue;
-    shard.folder = folder;
-    shard.path = path;
-    shard.presence = ShardPresence::OpenForReading(fs, path);
-    const bool other_file =
-        shard.presence != nullptr && shard.presence->file_bytes() != remote.bytes;
-    if (other_file) shard.presence.reset();
-    shard.whole =
-        shard.presence == nullptr && !other_file && fs.OpenForReading(path)->size() == remote.bytes;
-    return shard;
-  }
+  const std::optional<size_t> folder = FolderWith(fs, folders, remote.name);
+  if (!folder) return shard;
+  shard.folder = folders[*folder];
+  shard.path = JoinPath(shard.folder, remote.name);
+  shard.presence = ShardPresence::OpenForReading(fs, shard.path);
+  const bool other_file = shard.presence != nullptr && shard.presence->file_bytes() != remote.bytes;
+  if (other_file) shard.presence.reset();
+  shard.whole = shard.presence == nullptr && !other_file &&
+                fs.OpenForReading(shard.path)->size() == remote.bytes;
   return shard;
 }
 

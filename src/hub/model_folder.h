@@ -41,11 +41,14 @@ struct FolderShard {
   bool complete() const { return local_bytes() == remote.bytes; }
 };
 
+// `dir`, then the others, each once, by whatever names it is given.
+std::vector<std::string> ModelFolders(const std::string& dir, const std::vector<std::string>& also);
+
 // The names of the shards that the folder's index lists.
 std::vector<std::string> ShardNames(const std::string& dir);
 
-// Looks for the shard in `folders`, the first of which is the model's; without a file its folder is
-// "". Reads its journal.
+// Looks for the shard in `folders`, as FolderWith chooses; without a file its folder is "". Reads
+// its journal.
 FolderShard FindShard(const RemoteFile& remote, const std::vector<std::string>& folders);
 
 // The right to fill all folders, which are created. Throws Error(kIo) saying who has it.

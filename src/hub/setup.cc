@@ -50,12 +50,7 @@ Setup::Setup(const SetupOptions& options, std::map<std::string, std::vector<Byte
       ranges_(std::move(ranges)) {
   if (options_.dir.empty()) throw Error(ErrorCode::kInvalidArgument, "--dir: expected a folder");
   if (!options_.free_disk_bytes) options_.free_disk_bytes = FreeDiskBytes;
-  folders_.push_back(options_.dir);
-  for (const std::string& also : options_.also) {
-    if (std::find(folders_.begin(), folders_.end(), also) == folders_.end()) {
-      folders_.push_back(also);
-    }
-  }
+  folders_ = ModelFolders(options_.dir, options_.also);
 }
 
 SetupReport Setup::Run() {
@@ -415,6 +410,8 @@ void Setup::FetchAll() {
   for (;;) {
     std::vector<FetchPiece> pieces = MissingPieces();
     if (pieces.empty()) break;
+    filled_.clear();
+    for (const FetchPiece& piece : pieces) filled_.insert(piece.shard->folder);
     bool low = false;
     UnitFetcher::Outcome outcome{};
     try {
@@ -456,11 +453,8 @@ void Setup::FlushCommitter() {
 bool Setup::SpaceIsLow() {
   if (Clock::now() - last_space_check_ < kCheckSpaceEvery) return false;
   last_space_check_ = Clock::now();
-  return std::any_of(folders_.begin(), folders_.end(), [this](const std::string& folder) {
-    const bool used = std::any_of(shards_.begin(), shards_.end(), [&](const FolderShard& shard) {
-      return shard.folder == folder && !shard.complete();
-    });
-    return used && options_.free_disk_bytes(folder) < margin_ / kLowSpacePart;
+  return std::any_of(filled_.begin(), filled_.end(), [this](const std::string& folder) {
+    return options_.free_disk_bytes(folder) < margin_ / kLowSpacePart;
   });
 }
 
@@ -479,7 +473,7 @@ void Setup::WaitForSpace() {
     std::this_thread::sleep_for(kProgressEvery);
     if (!Tick(kDiskFull)) throw Error(ErrorCode::kCancelled, "stopped on request");
     const bool enough =
-        std::all_of(folders_.begin(), folders_.end(), [this](const std::string& folder) {
+        std::all_of(filled_.begin(), filled_.end(), [this](const std::string& folder) {
           return options_.free_disk_bytes(folder) > margin_ / kLowSpacePart * 2 + (1 << 20);
         });
     if (enough) return;

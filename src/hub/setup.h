@@ -82,6 +82,7 @@ class Setup {
   std::unique_ptr<UnitFetcher> fetcher_;
   Clock::time_point last_tick_{};
   Clock::time_point last_space_check_{};
+  std::set<std::string> filled_;  // folders that something is still to be fetched into
   std::optional<ProgressMeter> meter_;
   uint64_t wanted_bytes_ = 0;
 };

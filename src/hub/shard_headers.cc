@@ -67,9 +67,11 @@ void FetchHeaders(HubClient& client, const std::vector<FolderShard*>& shards,
 }  // namespace
 
 bool ReadLocalHeader(FolderShard& shard) {
-  if (shard.path.empty() || shard.remote.bytes < 8 || shard.MissingBytes({0, 8}) > 0) return false;
+  // A file of fewer bytes has no header: its parser says so.
+  const uint64_t first_bytes = std::min<uint64_t>(8, shard.remote.bytes);
+  if (shard.path.empty() || shard.MissingBytes({0, first_bytes}) > 0) return false;
   const auto file = RealFileSystem().OpenForReading(shard.path);
-  std::string head(8, '\0');
+  std::string head(first_bytes, '\0');
   file->ReadAt(0, std::as_writable_bytes(std::span(head)));
   const uint64_t bytes = HeaderBytes(head, shard.remote.bytes);
   if (shard.MissingBytes({0, bytes}) > 0) return false;

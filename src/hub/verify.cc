@@ -15,6 +15,7 @@
 #include "hub/source_file.h"
 #include "io/file.h"
 #include "io/hash.h"
+#include "store/joined_folders.h"
 
 namespace deltafin {
 namespace {
@@ -23,9 +24,9 @@ using Clock = std::chrono::steady_clock;
 
 class Verification {
  public:
-  explicit Verification(const VerifyOptions& options) : options_(options) {
-    folders_.push_back(options.dir);
-    folders_.insert(folders_.end(), options.also.begin(), options.also.end());
+  explicit Verification(const VerifyOptions& options)
+      : options_(options), folders_(ModelFolders(options.dir, options.also)) {
+    CheckShardFolders(options.also);
   }
 
   VerifyReport Run() {
@@ -95,11 +96,10 @@ class Verification {
       if (source_ && source_->Find(name) != nullptr) {
         remote = *source_->Find(name);
       } else {
-        for (const std::string& folder : folders_) {
-          const std::string path = JoinPath(folder, name);
-          if (!RealFileSystem().Exists(path)) continue;
+        const auto folder = FolderWith(RealFileSystem(), folders_, name);
+        if (folder) {
+          const std::string path = JoinPath(folders_[*folder], name);
           remote.bytes = RealFileSystem().OpenForReading(path)->size();
-          break;
         }
       }
       shards_.push_back(FindShard(remote, folders_));
@@ -114,7 +114,7 @@ class Verification {
     const std::string& name = shard.path.empty() ? shard.remote.name : shard.path;
     name_ = shard.remote.name;
     if (shard.path.empty()) {
-      if (!source_) Problem(name + ": is missing");
+      if (!source_) Problem(name + ": is missing; deltafin setup fetches it");
       return;  // else not begun: that is no damage
     }
     const uint64_t bytes = RealFileSystem().OpenForReading(shard.path)->size();
@@ -127,7 +127,8 @@ class Verification {
       (void)ReadLocalHeader(shard);
     } catch (const Error& error) {
       Problem(error.what());
-      Bad(shard, {0, 8});
+      // Without a journal nothing else speaks for the rest of it.
+      Bad(shard, {0, shard.whole ? shard.remote.bytes : 8});
     }
     std::vector<PresentRange> bad;
     if (shard.presence != nullptr) {
@@ -197,6 +198,7 @@ class Verification {
     setup.verify = options_.depth == VerifyOptions::Depth::kFull;
     setup.on_progress = options_.on_progress;
     report_.repaired_bytes = Setup(setup, std::move(bad_ranges_)).Run().fetched_bytes;
+    report_.repaired = true;
   }
 
   CheckProgress Progress() {
@@ -221,7 +223,7 @@ class Verification {
   }
 
   const VerifyOptions options_;
-  std::vector<std::string> folders_;
+  const std::vector<std::string> folders_;
   std::vector<InstallLock> locks_;
   std::optional<SourceInfo> source_;
   std::vector<FolderShard> shards_;

@@ -40,8 +40,12 @@ void Tighten(MemoryLimits& limits, uint64_t bytes, const std::string& why) {
 
 void ReadCgroups(const std::string& root, MemoryLimits& limits) {
   for (const CgroupFolder& folder : CgroupFolders("memory", root)) {
-    const char* file = folder.version == 2 ? "memory.max" : "memory.limit_in_bytes";
-    Tighten(limits, ReadNumber(folder.path + "/" + file), "cgroup " + folder.path);
+    const auto tighten = [&](const char* file) {
+      Tighten(limits, ReadNumber(folder.path + "/" + file), "cgroup " + folder.path);
+    };
+    tighten(folder.version == 2 ? "memory.max" : "memory.limit_in_bytes");
+    // Who is above it hardly gets on any more.
+    if (folder.version == 2) tighten("memory.high");
   }
 }
 

@@ -59,6 +59,17 @@ TEST_F(MemoryLimitsTest, ParentOfACgroup2Binds) {
   EXPECT_THAT(limits.limited_by, testing::EndsWith("/user"));
 }
 
+TEST_F(MemoryLimitsTest, AThrottleOfACgroup2Binds) {
+  Write("proc/self/cgroup", "0::/user/app\n");
+  Write("proc/self/mountinfo", kMount2);
+  Write("sys/fs/cgroup/user/memory.max", "8589934592\n");
+  Write("sys/fs/cgroup/user/app/memory.max", "max\n");
+  Write("sys/fs/cgroup/user/app/memory.high", "4294967296\n");
+  const MemoryLimits limits = ReadMemoryLimits(root_);
+  EXPECT_EQ(limits.limit_bytes, 4294967296ull);
+  EXPECT_THAT(limits.limited_by, testing::EndsWith("/user/app"));
+}
+
 TEST_F(MemoryLimitsTest, Cgroup1Binds) {
   Write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n");
   Write("proc/self/mountinfo", "36 24 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");

@@ -18,8 +18,12 @@ std::string Gb(uint64_t bytes) { return format("{:.1f} GB", static_cast<double>(
 
 }  // namespace
 
-ModelFiles::ModelFiles(FileSystem& base, std::shared_ptr<RangeSource> source)
-    : base_(base), source_(std::move(source)), filler_(std::make_unique<RangeFiller>(source_)) {}
+ModelFiles::ModelFiles(FileSystem& base, std::shared_ptr<RangeSource> source,
+                       const std::string& folder_flags)
+    : base_(base),
+      source_(std::move(source)),
+      folder_flags_(folder_flags),
+      filler_(std::make_unique<RangeFiller>(source_, folder_flags)) {}
 
 ModelFiles::~ModelFiles() = default;
 
@@ -43,10 +47,9 @@ std::unique_ptr<ReadableFile> ModelFiles::OpenForReading(const std::string& path
     std::unique_ptr<ShardPresence> shard = ShardPresence::OpenForReading(base_, path);
     if (shard == nullptr || shard->complete()) return file;
     if (shard->file_bytes() != file->size()) {
-      throw Error(
-          ErrorCode::kCorrupt,
-          format("{}: has {} bytes, expected {}; run: deltafin setup --dir {}", path, file->size(),
-                 shard->file_bytes(), std::filesystem::path(path).parent_path().string()));
+      throw Error(ErrorCode::kCorrupt,
+                  format("{}: has {} bytes, expected {}; run: deltafin setup {}", path,
+                         file->size(), shard->file_bytes(), folder_flags_));
     }
     if (source_ != nullptr && !folder.fill) {
       try {
@@ -143,8 +146,8 @@ std::string ModelFiles::StreamingLine(const Checkpoint& checkpoint) const {
   line += source_ == nullptr ? "; the rest is not fetched now"
                              : format("; the rest comes from {} when it is needed{}",
                                       source_->Describe(), keeps ? "" : " and is not kept");
-  line += format(". To fetch all of it ({}): deltafin setup --full --dir {}",
-                 Gb(share.missing_bytes()), checkpoint.dir());
+  line += format(". To fetch all of it ({}): deltafin setup --full {}", Gb(share.missing_bytes()),
+                 folder_flags_);
   return line;
 }
 
@@ -161,8 +164,8 @@ std::string ModelFiles::HolesLine(const Checkpoint& checkpoint) const {
   return format(
       "holes: {} of {} shards have parts that were never written, and nothing says that they are "
       "incomplete: those parts are read as zeros. If the model is to be whole: deltafin setup "
-      "--full --dir {}",
-      num_shards, checkpoint.num_shards(), checkpoint.dir());
+      "--full {}",
+      num_shards, checkpoint.num_shards(), folder_flags_);
 }
 
 }  // namespace deltafin

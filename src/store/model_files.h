@@ -38,8 +38,9 @@ struct LocalShare {
 class ModelFiles final : public FileSystem {
  public:
   // `source` may be null: bytes that are missing are then an Error(kNotFound) that says how to get
-  // them.
-  ModelFiles(FileSystem& base, std::shared_ptr<RangeSource> source);
+  // them. `folder_flags`: FolderFlags, for such messages.
+  ModelFiles(FileSystem& base, std::shared_ptr<RangeSource> source,
+             const std::string& folder_flags);
   ~ModelFiles() override;
   ModelFiles(const ModelFiles&) = delete;
   ModelFiles& operator=(const ModelFiles&) = delete;
@@ -73,6 +74,7 @@ class ModelFiles final : public FileSystem {
 
   FileSystem& base_;
   const std::shared_ptr<RangeSource> source_;
+  const std::string folder_flags_;
   mutable std::mutex mutex_;
   std::map<std::string, Folder> folders_;
   std::map<std::string, std::shared_ptr<ShardPresence>> shards_;  // that are not complete

@@ -228,7 +228,7 @@ class Waiter final : public ReadListener {
 TEST_F(PresenceFileTest, AJournalThatCannotBeReadAgainEndsTheReadAndNotTheQueue) {
   const auto writer = OpenForWriting();
   FaultyFileSystem faulty(RealFileSystem());
-  ModelFiles files(faulty, nullptr);
+  ModelFiles files(faulty, nullptr, "");
   const auto file = files.OpenForReading(shard_);
   ASSERT_TRUE(files.streaming());
   const auto queue = files.Wrap(std::make_unique<SimpleReadQueue>(1));
@@ -258,7 +258,7 @@ class UnwillingSource final : public RangeSource {
 
 TEST_F(PresenceFileTest, ASourceThatCannotBeginEndsTheReadAndNotTheQueue) {
   OpenForWriting();
-  ModelFiles files(RealFileSystem(), std::make_shared<UnwillingSource>());
+  ModelFiles files(RealFileSystem(), std::make_shared<UnwillingSource>(), "");
   const auto file = files.OpenForReading(shard_);
   const auto queue = files.Wrap(std::make_unique<SimpleReadQueue>(1));
   alignas(kReadAlignment) std::byte buffer[ReadBufferBytes(10)];
@@ -321,7 +321,7 @@ TEST(InstallLockTest, NoFileIsOpenedWithoutTheLock) {
   const TempDir dir;
   std::optional<InstallLock> own = InstallLock::Own(dir.path());
   Overwrite(dir / "a.safetensors", "something");
-  ModelFiles files(RealFileSystem(), nullptr);
+  ModelFiles files(RealFileSystem(), nullptr, "");
   for (int i = 0; i < 2; ++i)
     EXPECT_THROW((void)files.OpenForReading(dir / "a.safetensors"), Error);
   own.reset();

@@ -22,18 +22,21 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-std::exception_ptr NoSource(const ShardPresence& shard, ByteRange range) {
+std::exception_ptr NoSource(const ShardPresence& shard, ByteRange range,
+                            const std::string& folder_flags) {
   return std::make_exception_ptr(
       Error(ErrorCode::kNotFound,
             format("{}: bytes {} to {} are not on this disk, and nothing may be fetched now; run: "
-                   "deltafin setup --dir {}",
-                   shard.path(), range.offset, range.end() - 1, FolderOf(shard.path()))));
+                   "deltafin setup {}",
+                   shard.path(), range.offset, range.end() - 1, folder_flags)));
 }
 
 }  // namespace
 
-RangeFiller::RangeFiller(std::shared_ptr<RangeSource> source)
-    : source_(std::move(source)), unchecked_bytes_(kCheckSpaceEvery) {}
+RangeFiller::RangeFiller(std::shared_ptr<RangeSource> source, std::string folder_flags)
+    : source_(std::move(source)),
+      folder_flags_(std::move(folder_flags)),
+      unchecked_bytes_(kCheckSpaceEvery) {}
 
 RangeFiller::~RangeFiller() { DropAll(); }
 
@@ -52,7 +55,7 @@ std::vector<uint64_t> RangeFiller::Start(std::vector<Fetch> fetches) {
   for (Fetch& fetch : fetches) {
     if (source_ == nullptr) {
       ids.push_back(0);
-      fetch.done(NoSource(*fetch.shard, fetch.range));
+      fetch.done(NoSource(*fetch.shard, fetch.range, folder_flags_));
       continue;
     }
     auto active = std::make_unique<Active>();

@@ -34,8 +34,8 @@ class RangeFiller final : private RangeListener {
     Done done;
   };
 
-  // `source` may be null: every fetch then fails, saying what to do.
-  explicit RangeFiller(std::shared_ptr<RangeSource> source);
+  // `source` may be null: every fetch then fails, saying what to do. `folder_flags`: as ModelFiles.
+  RangeFiller(std::shared_ptr<RangeSource> source, std::string folder_flags);
   // Fetches that are under way fail.
   ~RangeFiller() override;
 
@@ -66,6 +66,7 @@ class RangeFiller final : private RangeListener {
   std::unique_ptr<Active> Take(uint64_t id);
 
   const std::shared_ptr<RangeSource> source_;
+  const std::string folder_flags_;
   std::mutex mutex_;
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Active>> active_;

@@ -9,6 +9,7 @@
 #include <exception>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -37,6 +38,7 @@ constexpr uint64_t kBatchBytes = uint64_t{8} << 20;
 constexpr std::chrono::milliseconds kProgressInterval{200};
 constexpr double kMaxSkew = 4;
 constexpr double kReuse = 0.3;
+constexpr const char* kMarker = ".deltafin/synth.json";
 // Beyond what the files hold, for the folder and for others.
 constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
 
@@ -256,28 +258,36 @@ class SynthWriter {
   }
 
   // Makes the folder ours, or finds that it is what an earlier call left.
-  void Claim() const {
+  void Claim() {
+    CheckFolder();
+    MakeFolders(PathOf(".deltafin"));
+    lock_.emplace(PathOf(".deltafin"));
+    CheckFolder();  // as whoever had the lock left it
+    const std::string marker = PathOf(kMarker);
+    if (!fs::exists(marker)) WriteFileAtomically(marker, MarkerJson(options_));
+  }
+
+  void CheckFolder() const {
     if (fs::exists(PathOf("config.json"))) {
       throw Error(ErrorCode::kInvalidArgument,
                   format("{}: already holds a checkpoint (config.json is there); delete it or "
                          "name another folder",
                          options_.dir));
     }
-    const std::string marker = PathOf(".deltafin/synth.json");
-    const std::string expected = MarkerJson(options_);
+    const std::string marker = PathOf(kMarker);
     if (fs::exists(marker)) {
-      if (ReadWholeFile(RealFileSystem(), marker, 1 << 16) == expected) return;
+      if (ReadWholeFile(RealFileSystem(), marker, 1 << 16) == MarkerJson(options_)) return;
       throw Error(ErrorCode::kInvalidArgument,
                   format("{}: holds a part of a checkpoint with other options ({}); give those, or "
                          "delete the folder",
                          options_.dir, marker));
     }
-    if (!fs::is_empty(options_.dir)) {
+    for (const auto& entry : fs::recursive_directory_iterator(options_.dir)) {
+      const std::string name = entry.path().lexically_relative(options_.dir).string();
+      if (name == ".deltafin" || name == ".deltafin/lock") continue;  // it was stopped at once
       throw Error(ErrorCode::kInvalidArgument,
                   format("{}: is not empty; name a new folder", options_.dir));
     }
-    MakeFolders(PathOf(".deltafin"));
-    WriteFileAtomically(marker, expected);
   }
 
   void CheckSpace(const SynthSize& size) const {
@@ -331,6 +341,7 @@ class SynthWriter {
   const double picked_;  // part of the experts that a token picks
   const SynthStyle style_;
   const Clock::time_point begin_ = Clock::now();
+  std::optional<FolderLock> lock_;
   uint64_t total_bytes_ = 0;
   uint64_t done_bytes_ = 0;
 };

@@ -14,6 +14,7 @@
 
 #include "base/bf16.h"
 #include "deltafin/error.h"
+#include "io/atomic_file.h"
 #include "io/file.h"
 #include "io/hash.h"
 #include "store/checkpoint.h"
@@ -126,6 +127,19 @@ TEST(Synth, GoesOnWhereItStopped) {
   }
   EXPECT_GT(stops, 3);
   EXPECT_EQ(HashesOf(options.dir), HashesOf(whole.dir));
+}
+
+// Both would write the same files.
+TEST(Synth, TwoAtOnceDoNotHarmEachOther) {
+  const TempDir dir;
+  const SynthOptions options = Small(dir / "model");
+  fs::create_directories(options.dir + "/.deltafin");
+  {
+    const FolderLock other(options.dir + "/.deltafin");
+    EXPECT_THAT(MessageOf(ErrorCode::kIo, [&] { WriteSynth(options); }),
+                HasSubstr("another process"));
+  }
+  WriteSynth(options);  // what that one has left is no other folder's content
 }
 
 TEST(Synth, LeavesOtherFoldersAlone) {

@@ -21,7 +21,10 @@ AnswerInterrupt::AnswerInterrupt() {
   sigaction(SIGINT, &action, &before_);
 }
 
-AnswerInterrupt::~AnswerInterrupt() { sigaction(SIGINT, &before_, nullptr); }
+AnswerInterrupt::~AnswerInterrupt() {
+  sigaction(SIGINT, &before_, nullptr);
+  g_count = 0;
+}
 
 bool AnswerInterrupt::wants_stop() noexcept { return g_count >= 1; }
 

@@ -12,6 +12,7 @@
 #include "../sampling_options.h"
 #include "../saved_run.h"
 #include "../terminal.h"
+#include "answer_interrupt.h"
 #include "chat_loop.h"
 #include "deltafin/saved_sessions.h"
 
@@ -49,7 +50,8 @@ ViewOptions ChooseView(const ChatOptions& options) {
 }
 
 int Chat(const ChatOptions& options) {
-  EngineOptions engine_options = ToEngineOptions(options.model);
+  // In the middle of a token: what comes from the hub is for one.
+  EngineOptions engine_options = ToEngineOptions(options.model, AnswerInterrupt::wants_stop_now);
   engine_options.max_draft_tokens = MaxDraftTokens(options.sampling);
   const ReasoningEffort effort =
       options.effort.empty() ? ReasoningEffort::kMax : ParseEffort("--effort", options.effort);
