@@ -70,7 +70,7 @@ class EngineStreamTest : public ::testing::Test {
     return RunSetup(setup).local_bytes;
   }
 
-  const std::string& root_ = SmallHubModel();
+  const std::string& root_ = SmallModelDir();
   HubDouble hub_{root_};
   const TempDir dir_;
   const std::string model_ = dir_ / "Kimi-K3";

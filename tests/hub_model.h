@@ -8,32 +8,13 @@
 #include <vector>
 
 #include "deltafin/hub.h"
-#include "deltafin/synth.h"
-#include "store/testing/temp_dir.h"
+#include "small_model.h"
 
 namespace deltafin {
 
 inline std::string ReadText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-// Made once for the process: three layers of k3-nano's widths.
-inline const std::string& SmallHubModel() {
-  static const TempDir dir;
-  static const std::string path = [] {
-    SynthOptions options;
-    options.dir = dir / "model";
-    options.like = SynthLike::kNano;
-    options.layers = 4;
-    options.experts = 16;
-    options.vocab = 512;
-    options.no_vision = true;
-    options.threads = 1;
-    WriteSynth(options);
-    return options.dir;
-  }();
-  return path;
 }
 
 // Impatient: the faults of the tests are over soon.

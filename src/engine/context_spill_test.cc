@@ -47,7 +47,7 @@ class ContextSpillTest : public testing::Test {
   }
   std::vector<TokenId> Prompt(size_t count, uint32_t seed) const {
     std::mt19937 random(seed);
-    std::vector<TokenId> prompt = RandomTokens(random, 768, count / 2);
+    std::vector<TokenId> prompt = RandomTokens(random, 256, count / 2);
     prompt.insert(prompt.end(), prompt.begin(), prompt.end());  // for guesses
     return prompt;
   }
@@ -130,7 +130,7 @@ TEST_F(ContextSpillTest, ScheduledAnswersAreTheSame) {
   std::vector<Job> jobs;
   std::vector<std::unique_ptr<Recorder>> recorders;
   for (int i = 0; i < 8; ++i) {
-    Job job = RandomJob(random, 768, 900);
+    Job job = RandomJob(random, 256, 900);
     if (i % 3 == 2) {  // goes on from an earlier one
       job.prompt = jobs[static_cast<size_t>(i) - 2].prompt;
       job.prompt.insert(job.prompt.end(), 30, 77);

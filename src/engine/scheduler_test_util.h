@@ -12,7 +12,7 @@
 
 #include "deltafin/scheduler.h"
 #include "deltafin/session.h"
-#include "engine/small_model.h"
+#include "small_model.h"
 #include "test_rounds.h"
 
 namespace deltafin {

@@ -6,7 +6,7 @@
 #include "deltafin/session.h"
 #include "engine/scheduler_test_util.h"
 #include "engine/session_impl.h"
-#include "engine/small_model.h"
+#include "small_model.h"
 #include "test_rounds.h"
 
 namespace deltafin {

@@ -34,7 +34,7 @@ class FoldersTest : public ::testing::Test {
     return options;
   }
 
-  const std::string& root_ = SmallHubModel();
+  const std::string& root_ = SmallModelDir();
   HubDouble hub_{root_};
   const TempDir dir_;
   const std::string one_ = dir_ / "one";

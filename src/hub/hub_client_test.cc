@@ -19,7 +19,7 @@ namespace {
 
 class HubClientTest : public ::testing::Test {
  protected:
-  const std::string& root_ = SmallHubModel();
+  const std::string& root_ = SmallModelDir();
   const std::string file_ = ShardName(root_, 2);
   const std::string whole_ = ReadText(root_ + "/" + file_);
   HubDouble hub_{root_};

@@ -54,7 +54,7 @@ class SetupTest : public ::testing::Test {
     return RunSetup(options).local_bytes;
   }
 
-  const std::string& root_ = SmallHubModel();
+  const std::string& root_ = SmallModelDir();
   HubDouble hub_{root_};
   const TempDir dir_;
 };

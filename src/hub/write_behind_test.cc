@@ -268,7 +268,7 @@ TEST_F(WriteBehindTest, AFullOrBrokenDiskCostsTheRangesThatItHits) {
 // ---- setup's fetching on top of it ----
 
 TEST(UnitFetcherTest, AFullDiskEndsARunAndTheNextOneGoesOn) {
-  const std::string& root = SmallHubModel();
+  const std::string& root = SmallModelDir();
   HubDouble hub(root);
   HubClient client(QuickHubOptions(hub.endpoint()));
   for (int skip = 0; skip < 12; skip += 3) {
