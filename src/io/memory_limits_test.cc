@@ -27,6 +27,12 @@ class MemoryLimitsTest : public testing::Test {
     std::ofstream(root_ + "/" + path) << text;
   }
 
+  void ExpectLimit(uint64_t bytes, const std::string& group) {
+    const MemoryLimits limits = ReadMemoryLimits(root_);
+    EXPECT_EQ(limits.limit_bytes, bytes);
+    EXPECT_THAT(limits.limited_by, testing::EndsWith(group));
+  }
+
   std::string root_;
 };
 
@@ -54,9 +60,7 @@ TEST_F(MemoryLimitsTest, ParentOfACgroup2Binds) {
   Write("proc/self/mountinfo", kMount2);
   Write("sys/fs/cgroup/user/memory.max", "8589934592\n");
   Write("sys/fs/cgroup/user/app/memory.max", "max\n");
-  const MemoryLimits limits = ReadMemoryLimits(root_);
-  EXPECT_EQ(limits.limit_bytes, 8589934592ull);
-  EXPECT_THAT(limits.limited_by, testing::EndsWith("/user"));
+  ExpectLimit(8589934592, "/user");
 }
 
 TEST_F(MemoryLimitsTest, AThrottleOfACgroup2Binds) {
@@ -65,9 +69,7 @@ TEST_F(MemoryLimitsTest, AThrottleOfACgroup2Binds) {
   Write("sys/fs/cgroup/user/memory.max", "8589934592\n");
   Write("sys/fs/cgroup/user/app/memory.max", "max\n");
   Write("sys/fs/cgroup/user/app/memory.high", "4294967296\n");
-  const MemoryLimits limits = ReadMemoryLimits(root_);
-  EXPECT_EQ(limits.limit_bytes, 4294967296ull);
-  EXPECT_THAT(limits.limited_by, testing::EndsWith("/user/app"));
+  ExpectLimit(4294967296, "/user/app");
 }
 
 TEST_F(MemoryLimitsTest, Cgroup1Binds) {
@@ -75,9 +77,7 @@ TEST_F(MemoryLimitsTest, Cgroup1Binds) {
   Write("proc/self/mountinfo", "36 24 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
   Write("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "2147483648\n");
   Write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  const MemoryLimits limits = ReadMemoryLimits(root_);
-  EXPECT_EQ(limits.limit_bytes, 2147483648ull);
-  EXPECT_THAT(limits.limited_by, testing::EndsWith("/docker/abc"));
+  ExpectLimit(2147483648, "/docker/abc");
 }
 
 TEST_F(MemoryLimitsTest, RootCgroupOfAContainerBinds) {
